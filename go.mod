@@ -1,0 +1,3 @@
+module github.com/delayd/delayd
+
+go 1.26
