@@ -1,0 +1,2 @@
+# shellcheck shell=bash
+prepare_kernel() { ensure_busybox; ensure_uml; }
