@@ -23,15 +23,15 @@ debian_codename() {
 	(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
 }
 
-# apt_suite SUITE: makes APT_OPTS those for SUITE, and reads the suite's index
-# at most once a day. Without a network the index of last time has to do.
+# apt_suite SUITE [OTHER]: makes APT_OPTS those for SUITE, with another one
+# that it leans on if asked for, and reads the index at most once a day.
+# Without a network the index of last time has to do.
 apt_suite() {
-	local suite=$1 dir=$VM_CACHE/apt/$1 mirror signed=''
-	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+	local suite=$1 dir=$VM_CACHE/apt/$1${2:++$2} mirror signed='' s
+	mkdir -p "$dir/none" "$dir/lists/partial" "$dir/cache/archives/partial"
 	APT_OPTS=(
-		-q -y
 		-o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=-
-		-o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=-
+		-o Dir::Etc::preferences=/dev/null -o "Dir::Etc::preferencesparts=$dir/none"
 		-o "Dir::State::lists=$dir/lists" -o "Dir::Cache=$dir/cache"
 		-o APT::Sandbox::User=root -o Debug::NoLocking=true
 		-o Acquire::Languages=none -o Acquire::Retries=3 -o Acquire::http::Timeout=30
@@ -47,8 +47,8 @@ apt_suite() {
 		[[ -r $signed ]] && break
 	done
 	[[ -r $signed ]] && signed="[signed-by=$signed] " || signed=''
-	echo "deb ${signed}$mirror $suite main" >"$dir/sources.list"
-	if tick "reading the package index of $suite" apt-get "${APT_OPTS[@]}" --error-on=any update; then
+	for s; do echo "deb ${signed}$mirror $s main"; done >"$dir/sources.list"
+	if tick "reading the package index of $suite" apt-get "${APT_OPTS[@]}" -q --error-on=any update; then
 		touch "$dir/updated"
 	elif [[ -e $dir/updated ]]; then
 		say "going on with the index of $suite of $(date -r "$dir/updated" +%F)"
@@ -72,10 +72,10 @@ apt_unpack() {
 	for p; do
 		bytes=$((bytes + $(apt_show "${p%%=*}" Size || echo 0)))
 	done
-	say "fetching $* ($((bytes / 1000000)) MB)"
+	say "fetching $* ($((bytes / 1000)) kB)"
 	chmod 755 "$debs"
 	# shellcheck disable=SC2016
-	if ! tick "fetching $1" bash -c 'cd "$1" && shift && exec apt-get "$@"' - "$debs" "${APT_OPTS[@]}" download "$@"; then
+	if ! tick "fetching $1" bash -c 'cd "$1" && shift && exec apt-get "$@"' - "$debs" "${APT_OPTS[@]}" -q download "$@"; then
 		rm -rf "$debs"
 		return 1
 	fi

@@ -112,6 +112,7 @@ start_qemu() {
 	local kernel=$VM_CACHE/kernels/$KERNEL
 	qemu_setup
 	accel=$(qemu_accel)
+	make_initramfs "$kernel" "$WORK/initramfs"
 	if [[ $MODE == tty ]]; then
 		exec 7<>/dev/tty
 		tty=(-chardev "stdio,id=tty,mux=off,signal=off" -device "virtconsole,chardev=tty")
@@ -120,7 +121,7 @@ start_qemu() {
 	fi
 	# shellcheck disable=SC2086
 	spawn "${QEMU[@]}" $accel -m "$MEM" -smp "$CPUS" \
-		-kernel "$kernel/vmlinuz" -initrd "$kernel/initramfs" \
+		-kernel "$kernel/vmlinuz" -initrd "$WORK/initramfs" \
 		-append "console=ttyS0 loglevel=7 panic=-1 VM_CTL=$WORK VM_MODE=$MODE $APPEND" \
 		-serial "file:$WORK/console" \
 		-fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" -device virtio-9p-pci,fsdev=root,mount_tag=root \
