@@ -1,0 +1,105 @@
+package uring
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Block is how a thread blocks in [Ring.Wait], seen from the Go scheduler.
+type Block uint8
+
+const (
+	// HoldP keeps the thread's P (the right to run Go code) while it waits: the
+	// call is a [syscall.RawSyscall6], which the Go scheduler knows nothing of. It
+	// is the fastest way in and out. For waits of up to some ms: the P is missing
+	// elsewhere meanwhile, garbage collection has to interrupt the wait with a
+	// signal to get through, and beyond 10 ms the runtime's monitor sends one
+	// again and again.
+	HoldP Block = iota
+	// ReleaseP gives the P away: the call is a [syscall.Syscall6]. Nothing wakes
+	// the thread but what it waits for, but both ways cost more: the monitor may
+	// have to be woken on the way in, and a P found on the way out. Where the
+	// kernel can (Linux 6.15) such a wait does not count as waiting for I/O, so
+	// that an idle thread does not look like a busy disk in the load statistics.
+	ReleaseP
+)
+
+// Submit hands the pending SQEs to the kernel, runs the completions that wait
+// for this thread to enter the kernel (DeferTaskrun) and brings back those that
+// overflowed the completion queue. It does not wait, and always keeps the P.
+//
+// Nil does not mean that all was taken: the kernel may be short of memory
+// (EAGAIN), or want completions reaped first (EBUSY). [Ring.Pending] tells;
+// Reap and call again.
+//
+// Errors: [ErrLost]; EEXIST when called from another thread than the one that
+// SingleIssuer promised; others of io_uring_enter(2) are programmer errors.
+// What the kernel thinks of a single SQE is in its completion.
+func (r *Ring) Submit() error {
+	return r.enter(0, -1, HoldP)
+}
+
+// Wait is Submit, and then waits until there are at least minimum completions
+// to reap, counting those that are there already. A timeout ≥ 0 limits the
+// wait; it counts from the moment in the kernel when the wait begins, is exact
+// to the thread's timer slack (prctl PR_SET_TIMERSLACK, 50 µs by default), and
+// is ignored on a ring with IOPoll. A timeout < 0 is none.
+//
+// Nil does not mean that minimum was reached: the time may be up (ETIME), a
+// signal may have come (EINTR; the Go runtime sends them), and all that is said
+// of Submit holds. Reap, look at the clock, and call again.
+func (r *Ring) Wait(minimum int, timeout time.Duration, b Block) error {
+	if timeout == 0 {
+		// Without a wait there is no need for a timer.
+		minimum = 0
+	}
+	return r.enter(uintptr(max(minimum, 0)), timeout, b)
+}
+
+func (r *Ring) enter(minimum uintptr, timeout time.Duration, b Block) error {
+	if r.fd < 0 {
+		return errClosed
+	}
+	// GETEVENTS always, also when there is nothing to wait for: with DEFER_TASKRUN
+	// only an enter that has it runs task work, and with any ring only that flushes
+	// what has overflowed.
+	flags := r.enterFlags | enterGetevents
+	var arg, size uintptr
+	if minimum > 0 && timeout >= 0 {
+		r.args.ts = unix.NsecToTimespec(int64(timeout))
+		flags |= enterExtArg
+		arg, size = uintptr(unsafe.Pointer(r.args)), unsafe.Sizeof(r.args.getevents)
+	}
+	if b == ReleaseP {
+		flags |= r.idleFlags
+	}
+	pending := r.publish()
+	for {
+		var n uintptr
+		var errno syscall.Errno
+		if b == HoldP {
+			n, _, errno = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER,
+				r.enterFD, uintptr(pending), minimum, flags, arg, size)
+		} else {
+			n, _, errno = syscall.Syscall6(unix.SYS_IO_URING_ENTER,
+				r.enterFD, uintptr(pending), minimum, flags, arg, size)
+		}
+		switch errno {
+		case 0:
+			if n == 0 || n >= uintptr(pending) {
+				return nil
+			}
+			// The kernel stopped at an SQE that it refused, whose completion it has
+			// posted; it did not go on to wait. Hand it the rest. Each turn takes
+			// at least one, so there is an end.
+			pending -= uint32(n)
+		case unix.ETIME, unix.EINTR, unix.EAGAIN, unix.EBUSY:
+			return nil
+		default:
+			return r.enterError(errno)
+		}
+	}
+}
