@@ -1,0 +1,35 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// What waits for a device that the daemon serves must not be the daemon: a
+// thread of it in uninterruptible sleep there would survive kill -9 and keep
+// the device open for ever. So whatever opens or reads /dev/ublkbN, or freezes
+// its queue, runs in a child.
+
+// helperLimit is how long a child may take. The device is undelayed while one
+// runs, so that only a slow backing can make it long.
+const helperLimit = 20 * time.Second
+
+// help runs the helper command with args.
+func (h *Host) help(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, helperLimit)
+	defer cancel()
+	words := append(append([]string(nil), h.opts.Helper...), args...)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// A child that the kernel does not let die must not hold up the daemon.
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package device
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/pkg/ublkdev"
+)
+
+// records is one owner's folder below the run directory: for each device a
+// record that says which ublk device is his, and the file of its counters. The
+// folder is locked while its daemon lives.
+type records struct {
+	dir  string
+	lock *os.File
+}
+
+// record ties a name to a ublk device. The nonce is also in the driver's copy
+// of the device's information, so that a device which somebody else made under
+// the same id is never taken for his.
+type record struct {
+	Version int    `json:"version"`
+	Name    string `json:"name"`
+	ID      int    `json:"id"`
+	Nonce   uint64 `json:"nonce"`
+}
+
+const recordVersion = 1
+
+func openRecords(runDir, owner string) (*records, error) {
+	dir := filepath.Join(runDir, owner)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	lock, err := takeLock(filepath.Join(dir, "lock"))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("owner %q has a daemon already (%s is locked): stop it, or give this one another --owner", owner, filepath.Join(dir, "lock"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the records of owner %q: %w", owner, err)
+	}
+	return &records{dir: dir, lock: lock}, nil
+}
+
+// takeLock locks the file at path, which its last holder may be removing at
+// this moment: a lock counts only on the file that path still names.
+func takeLock(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		mine, err := f.Stat()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if named, err := os.Stat(path); err == nil && os.SameFile(mine, named) {
+			return f, nil
+		}
+		_ = f.Close()
+	}
+}
+
+// close unlocks the folder and removes what is empty.
+func (r *records) close() error {
+	_ = os.Remove(r.lock.Name())
+	err := r.lock.Close()
+	_ = os.Remove(r.dir) // only if nothing is left in it
+	return err
+}
+
+func (r *records) path(name string) string     { return filepath.Join(r.dir, name+".json") }
+func (r *records) counters(name string) string { return filepath.Join(r.dir, name+".counters") }
+
+// newNonce returns a number that no other device has.
+func newNonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// write replaces a record in one step.
+func (r *records) write(rec record) error {
+	rec.Version = recordVersion
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	tmp := r.path(rec.Name) + ".new"
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the record of %s: %w", rec.Name, err)
+	}
+	if err := os.Rename(tmp, r.path(rec.Name)); err != nil {
+		return fmt.Errorf("write the record of %s: %w", rec.Name, err)
+	}
+	return nil
+}
+
+func (r *records) remove(name string) error {
+	err := os.Remove(r.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// all reads the records that are there. What cannot be read is left alone and
+// reported in the error.
+func (r *records) all() ([]record, error) {
+	paths, err := filepath.Glob(filepath.Join(r.dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var recs []record
+	var bad []error
+	for _, p := range paths {
+		var rec record
+		data, err := os.ReadFile(p)
+		if err == nil {
+			err = json.Unmarshal(data, &rec)
+		}
+		switch {
+		case err != nil:
+			bad = append(bad, fmt.Errorf("record %s: %w", p, err))
+		case rec.Version != recordVersion:
+			bad = append(bad, fmt.Errorf("record %s: version %d, want %d", p, rec.Version, recordVersion))
+		case rec.Name+".json" != filepath.Base(p) || strings.ContainsRune(rec.Name, '/'):
+			bad = append(bad, fmt.Errorf("record %s: it is of %q", p, rec.Name))
+		default:
+			recs = append(recs, rec)
+		}
+	}
+	return recs, errors.Join(bad...)
+}
+
+// removeOrphans deletes the devices of a daemon of this owner that is dead. The
+// folder's lock is held, so whatever it lists has no daemon.
+func (h *Host) removeOrphans(ctx context.Context) {
+	recs, err := h.records.all()
+	if err != nil {
+		h.log.Warn("cannot read what an earlier daemon left; remove it by hand when its devices are gone", "err", err)
+	}
+	for _, rec := range recs {
+		log := h.log.With("device", rec.Name, "path", ublkdev.BlockPath(rec.ID))
+		info, err := h.control.Info(ctx, rec.ID)
+		switch {
+		case errors.Is(err, ublkdev.ErrNotFound) || err == nil && info.OwnerFlags != rec.Nonce:
+			// Gone with a reboot, or somebody else's by now.
+		case err != nil:
+			log.Warn("cannot ask the driver for a device that an earlier daemon left", "err", err)
+			continue
+		default:
+			if err := errors.Join(h.control.Stop(ctx, rec.ID), h.remove(ctx, rec.ID)); err != nil {
+				log.Warn("cannot remove a device that an earlier daemon left", "err", err)
+				continue
+			}
+			log.Info("removed a device that an earlier daemon left")
+		}
+		_ = os.Remove(h.records.counters(rec.Name))
+		if err := h.records.remove(rec.Name); err != nil {
+			log.Warn("cannot remove a stale record", "err", err)
+		}
+	}
+}

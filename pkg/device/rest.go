@@ -1,0 +1,131 @@
+package device
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/pkg/scheduler"
+	"github.com/delayd/delayd/pkg/uring"
+)
+
+// How the thread blocks decides the latency of the next request. A system call
+// that keeps the thread's P returns at once but is interrupted every 10 ms by
+// the runtime's monitor; one that gives the P back sleeps undisturbed but pays
+// the Go scheduler on its return. So a queue that had work a moment ago waits
+// in short slices that keep the P, and one that has been quiet for some of them
+// gives it back and sleeps for as long as it takes.
+const (
+	slice       = int64(2 * time.Millisecond) // well below the monitor's 10 ms
+	quietSlices = 3
+)
+
+// stolen is a gap between two looks at the clock, while spinning, that a loaded
+// or a virtual machine can cause, but only seldom a quiet one: a reason to ask
+// the kernel whether the thread was switched out.
+const stolen = int64(200 * time.Microsecond)
+
+// waiting is what a queue remembers from one rest to the next. queue thread only.
+type waiting struct {
+	waiter  *scheduler.Waiter
+	backoff scheduler.Backoff
+	quiet   int   // slices without an event
+	nivcsw  int64 // involuntary switches when last asked
+	usage   unix.Rusage
+}
+
+// rest ends a turn: it submits what the turn has queued, and waits for the next
+// completion or the next deadline, whichever is first.
+func (q *queue) rest(more bool) error {
+	if more {
+		return q.ring.Submit()
+	}
+	deadline, held := q.heap.Min()
+	if !held {
+		deadline = scheduler.NoDeadline
+	}
+	switch d := q.wait.waiter.Decide(q.now, deadline, q.maySpin()); d.Kind {
+	case scheduler.Due:
+		return q.ring.Submit()
+	case scheduler.Spin:
+		if q.budget.TryAcquire() {
+			defer q.budget.Release()
+			return q.spin(deadline)
+		}
+		return q.sleep(deadline - q.now) // the last place went this moment
+	case scheduler.Sleep:
+		return q.sleep(int64(d.Timeout))
+	default:
+		return q.sleep(-1)
+	}
+}
+
+// maySpin reports whether a CPU is free for this queue to spin on.
+func (q *queue) maySpin() bool { return q.wait.backoff.Allowed(q.now) && q.budget.Free() }
+
+// sleep blocks in the ring until a completion, or for timeout ns (< 0: without
+// end). It may return early.
+func (q *queue) sleep(timeout int64) error {
+	block, asked := uring.HoldP, timeout
+	if timeout < 0 || timeout > slice {
+		if q.wait.quiet < quietSlices {
+			asked = slice
+		} else {
+			block = uring.ReleaseP
+			if timeout < 0 {
+				q.fallIdle()
+			}
+		}
+	}
+	err := q.ring.Wait(1, time.Duration(asked), block)
+	woke := q.clock.Now()
+	q.cells.Slept(woke - q.now)
+	if !q.ring.Ready() {
+		q.wait.quiet++
+		if asked >= 0 && woke-q.now >= asked {
+			q.wait.waiter.Learn(q.now+asked, woke)
+		}
+	}
+	return err
+}
+
+// fallIdle gives memory back before a sleep that may be long.
+func (q *queue) fallIdle() {
+	if q.touched > keepBytes && q.backing == 0 {
+		q.mem.giveBack()
+		q.touched = 0
+	}
+}
+
+// spin looks at the clock and at the ring until the deadline has come or a
+// completion has. It makes one system call, to submit what the turn has queued.
+func (q *queue) spin(deadline int64) error {
+	if err := q.ring.Submit(); err != nil {
+		return err
+	}
+	last, gap := q.now, int64(0)
+	for !q.ring.Ready() {
+		now := q.clock.Now()
+		gap = max(gap, now-last)
+		last = now
+		if now >= deadline {
+			break
+		}
+	}
+	q.cells.Spun(last - q.now)
+	if gap > stolen && q.switchedOut() {
+		q.wait.backoff.Penalise(last)
+	}
+	return nil
+}
+
+// switchedOut reports whether the kernel has taken the CPU from this thread
+// since it last asked: somebody else wants it, so spinning costs him.
+func (q *queue) switchedOut() bool {
+	if unix.Getrusage(unix.RUSAGE_THREAD, &q.wait.usage) != nil {
+		return false
+	}
+	was := q.wait.nivcsw
+	q.wait.nivcsw = q.wait.usage.Nivcsw
+	return q.wait.usage.Nivcsw > was
+}

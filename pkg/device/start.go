@@ -1,0 +1,249 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/delayd/delayd/pkg/backend"
+	"github.com/delayd/delayd/pkg/counters"
+	"github.com/delayd/delayd/pkg/ublkdev"
+)
+
+// undoLimit bounds the removal of a device whose start has failed.
+const undoLimit = 30 * time.Second
+
+// complete fills in the defaults and refuses what no device can have.
+func (s Spec) complete() (Spec, error) {
+	if s.Queues == 0 {
+		s.Queues = 1
+	}
+	if s.Depth == 0 {
+		s.Depth = DefaultDepth
+	}
+	switch {
+	case s.Name == "" || len(s.Name) > MaxNameLen || strings.ContainsRune(s.Name, '/'):
+		return s, fmt.Errorf("name %q: want 1 to %d characters without a slash", s.Name, MaxNameLen)
+	case s.Queues < 1 || s.Queues > runtime.NumCPU():
+		return s, fmt.Errorf("%d queues: want 1 to %d, the number of CPUs", s.Queues, runtime.NumCPU())
+	case s.Depth < 1 || s.Depth > MaxDepth:
+		return s, fmt.Errorf("depth %d: want 1 to %d", s.Depth, MaxDepth)
+	case s.Offset < 0:
+		return s, fmt.Errorf("offset %d: want 0 or more bytes", s.Offset)
+	case s.Size < 0:
+		return s, fmt.Errorf("size %d: want 0 (to the end) or more bytes", s.Size)
+	case s.Hold > HoldComplete:
+		return s, fmt.Errorf("hold %d: want submit or complete", s.Hold)
+	}
+	return s, s.Delays.Validate()
+}
+
+// Start makes a device and returns when it is announced: its partitions are
+// read, and from then on every request is delayed. On error nothing is left.
+func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
+	spec, err := spec.complete()
+	if err != nil {
+		return nil, err
+	}
+	back, err := backend.Open(spec.Backing, backend.Options{
+		Offset:   spec.Offset,
+		Size:     spec.Size,
+		ReadOnly: spec.ReadOnly,
+		Shared:   spec.Shared,
+		Name:     spec.Name,
+		Owner:    h.opts.Owner,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{
+		host:    h,
+		spec:    spec,
+		back:    back,
+		created: time.Now(),
+		log:     h.log.With("device", spec.Name),
+		started: make(chan error, spec.Queues),
+		ended:   make(chan error, spec.Queues),
+		gone:    make(chan struct{}),
+		done:    make(chan struct{}),
+	}
+	d.policy.Store(undelayed)
+	if err := h.admit(d); err != nil {
+		return nil, errors.Join(err, back.Close())
+	}
+	if err := d.add(ctx); err != nil {
+		return nil, errors.Join(err, back.Close())
+	}
+	// From here on there is a ublk device, and teardown knows how to undo all.
+	if err := d.announce(ctx); err != nil {
+		return nil, errors.Join(err, d.undo(ctx))
+	}
+	d.log.Info("delaying", "path", ublkdev.BlockPath(d.id), "backing", spec.Backing, "delays", spec.Delays.String())
+	return d, nil
+}
+
+// admit refuses what a device must not be made from.
+func (h *Host) admit(d *Device) error {
+	if n, limit := bufferBytes(d.spec, d.back.Limits()), h.opts.MaxBufferBytes; n > limit {
+		return fmt.Errorf("%d queues × depth %d × %d bytes a request can occupy %d MiB, over the limit of %d MiB: lower --queues or --depth",
+			d.spec.Queues, d.spec.Depth, d.back.Limits().MaxIOBytes, n>>20, limit>>20)
+	}
+	return h.refuseOwn(d.back)
+}
+
+// add makes the ublk device. On error it is not there.
+func (d *Device) add(ctx context.Context) error {
+	nonce := newNonce()
+	info, err := d.host.control.Add(ctx, ublkdev.AddOptions{
+		ID:         -1,
+		Queues:     uint16(d.spec.Queues),
+		Depth:      uint16(d.spec.Depth),
+		MaxIOBytes: d.back.Limits().MaxIOBytes,
+		Flags:      d.flags(),
+		OwnerFlags: nonce,
+	})
+	if err != nil {
+		return err
+	}
+	d.id = info.ID
+	d.host.serves(d.id, true)
+	err = d.host.records.write(record{Name: d.spec.Name, ID: d.id, Nonce: nonce})
+	if err == nil && info.Queues != d.spec.Queues {
+		err = fmt.Errorf("the driver made %d queues of the %d asked", info.Queues, d.spec.Queues)
+	}
+	if err == nil {
+		d.cells, err = counters.Create(d.host.records.counters(d.spec.Name), d.spec.Queues)
+	}
+	if err != nil {
+		d.host.serves(d.id, false)
+		return errors.Join(err, d.host.records.remove(d.spec.Name), d.host.remove(ctx, d.id))
+	}
+	return nil
+}
+
+// flags are the features that a device is made with, as far as the kernel has
+// them.
+func (d *Device) flags() ublkdev.Features {
+	return d.host.features & (ublkdev.FeatureCmdIoctlEncode |
+		// The partitions are read by a child instead, before the delays are
+		// armed: the driver's own scan would wait for the daemon in the daemon.
+		ublkdev.FeatureNoAutoPartScan)
+}
+
+// announce brings a ublk device that was added into service.
+func (d *Device) announce(ctx context.Context) error {
+	h := d.host
+	if err := h.control.SetParams(ctx, d.id, params(d.back.Limits())); err != nil {
+		return err
+	}
+	char, err := ublkdev.OpenChar(ctx, d.id)
+	if err != nil {
+		return err
+	}
+	d.char = char
+	for i := range d.spec.Queues {
+		q, err := d.newQueue(i)
+		if err != nil {
+			return fmt.Errorf("queue %d: %w", i, err)
+		}
+		d.queues = append(d.queues, q)
+	}
+	for _, q := range d.queues {
+		d.running++
+		go q.serve(d)
+	}
+	for range d.queues {
+		select {
+		case err := <-d.started:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the queues: %w", ctx.Err())
+		}
+	}
+	if err := h.control.Start(ctx, d.id, os.Getpid()); err != nil {
+		return err
+	}
+	if err := awaitNode(ctx, ublkdev.BlockPath(d.id)); err != nil {
+		return err
+	}
+	// One queue gets mq-deadline by default, which merges, reorders and keeps
+	// more than 256 requests to itself.
+	if err := h.help(ctx, "scheduler", fmt.Sprintf("ublkb%d", d.id), "none"); err != nil {
+		return fmt.Errorf("set the I/O scheduler: %w", err)
+	}
+	if d.flags().Has(ublkdev.FeatureNoAutoPartScan) {
+		if err := h.help(ctx, "rescan", ublkdev.BlockPath(d.id)); err != nil {
+			d.log.Warn("cannot read the partitions", "err", err)
+		}
+	}
+	if err := d.Err(); err != nil {
+		return err
+	}
+	d.arm()
+	return nil
+}
+
+func (d *Device) newQueue(id int) (*queue, error) {
+	ublk, err := ublkdev.NewQueue(int(d.char.Fd()), id, d.spec.Depth)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := newBuffers(d.spec.Depth, d.back.Limits().MaxIOBytes)
+	if err != nil {
+		return nil, errors.Join(err, ublk.Close())
+	}
+	mail, err := newMailbox()
+	if err != nil {
+		return nil, errors.Join(err, ublk.Close(), mem.close())
+	}
+	return &queue{
+		id:     id,
+		depth:  d.spec.Depth,
+		char:   int(d.char.Fd()),
+		policy: &d.policy,
+		ublk:   ublk,
+		back:   d.back,
+		mem:    mem,
+		mail:   mail,
+		clock:  d.host.clock,
+		budget: d.host.budget,
+		cells:  d.cells.Queue(id),
+		over:   make(chan struct{}),
+	}, nil
+}
+
+// undo removes a device whose start has failed, also when ctx has ended.
+func (d *Device) undo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	d.stopping.Lock()
+	defer d.stopping.Unlock()
+	d.state.Store(uint32(Stopping))
+	return d.teardown(ctx)
+}
+
+// awaitNode waits for a device node: devtmpfs makes it before START_DEV
+// returns, but a container or a static /dev may be slower.
+func awaitNode(ctx context.Context, path string) error {
+	const limit = 5 * time.Second
+	for end := time.Now().Add(limit); ; {
+		_, err := os.Stat(path)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the device was started, but its node does not appear within %v: is devtmpfs mounted on /dev? (%w)", limit, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", path, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
