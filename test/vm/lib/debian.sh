@@ -59,7 +59,7 @@ fetch_debian_kernel() {
 	trap "rm -rf '$temp'" EXIT
 	# The kernel itself, and from 7.x on the packages it was split into.
 	packages=("$image=$version")
-	for package in $(apt_show "$image" Depends | tr ',' '\n' | grep -oE '^ *linux-(binary|modules)-[^ ]+'); do
+	for package in $(apt_show "$image" Depends | tr ',' '\n' | grep -oE '^ *linux-(base|binary|modules)-[^ ]+'); do
 		packages+=("$package=$version")
 	done
 	apt_unpack "$temp/x" "${packages[@]}" || die "the kernel $series could not be fetched (see above)"

@@ -83,7 +83,7 @@ write_run_files() {
 		echo
 	} >"$WORK/command"
 	if [[ $STDIN == yes ]]; then cat >"$WORK/stdin"; else : >"$WORK/stdin"; fi
-	cp "$VM_DIR/guest/init" "$VM_DIR/guest/systemd" "$WORK/"
+	cp "$VM_DIR/guest/init" "$WORK/"
 	: >"$WORK/console"
 }
 
