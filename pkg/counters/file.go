@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,9 @@ func resume(path string, queues int) ([]byte, error) {
 // replace makes a new file with the header of this layout, and puts it in the
 // place of what is at path. Neither a daemon that dies in between, nor one that
 // still has the old file mapped, is hurt.
+//
+// The file is written, and not only made long: a full file system is then an error
+// here, and not a SIGBUS in the middle of a count.
 func replace(path string, queues int) (mem []byte, err error) {
 	fresh := path + ".new"
 	if err := unix.Unlink(fresh); err != nil && err != unix.ENOENT {
@@ -57,14 +62,24 @@ func replace(path string, queues int) (mem []byte, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w", fresh, err)
 	}
-	defer unix.Close(fd)
+	f := os.NewFile(uintptr(fd), fresh)
+	defer f.Close()
 	defer func() {
 		if err != nil {
 			_ = unix.Unlink(fresh) // the first error is the one to tell
 		}
 	}()
-	if err := unix.Ftruncate(fd, int64(mapSize(queues))); err != nil {
-		return nil, fmt.Errorf("make it %d bytes long: %w", mapSize(queues), err)
+	first := make([]byte, headerSize)
+	*headerOf(first) = expect(queues)
+	headerOf(first).created = uint64(time.Now().UnixNano())
+	if _, err := f.Write(first); err != nil {
+		return nil, err
+	}
+	zeros := make([]byte, queueSize)
+	for range queues {
+		if _, err := f.Write(zeros); err != nil {
+			return nil, err
+		}
 	}
 	mem, err = mapFile(fd, queues)
 	if err != nil {
@@ -94,22 +109,12 @@ func open(path string, flags int) (int, error) {
 	}
 }
 
-// mapFile maps the file fd with all its pages there: a full file system is an
-// error here, and not a SIGBUS in the middle of a count.
+// mapFile maps the file fd, all its pages at once.
 func mapFile(fd, queues int) ([]byte, error) {
 	if err := unix.Fchmod(fd, 0o600); err != nil {
 		return nil, fmt.Errorf("set the mode to 0600: %w", err)
 	}
 	size := mapSize(queues)
-	for {
-		err := unix.Fallocate(fd, 0, 0, int64(size))
-		if err == nil || err == unix.EOPNOTSUPP {
-			break // such a file system has to do without
-		}
-		if err != unix.EINTR {
-			return nil, fmt.Errorf("allocate %d bytes: %w", size, err)
-		}
-	}
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)

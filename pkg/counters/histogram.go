@@ -91,9 +91,6 @@ func (h *Histogram) Mean() time.Duration {
 // CountBelow returns how many observations were at most d for certain: those of
 // the buckets that end at or before it. Up to a sixteenth below d may be missing.
 func (h *Histogram) CountBelow(d time.Duration) uint64 {
-	if int64(d) >= h.Max && h.Count > 0 {
-		return h.Count
-	}
 	var n uint64
 	for i, c := range h.Buckets {
 		if Upper(i) > int64(d) {

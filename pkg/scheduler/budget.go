@@ -75,7 +75,7 @@ type Backoff struct {
 }
 
 // Allowed reports whether the queue may spin at the time now.
-func (b *Backoff) Allowed(now int64) bool { return b.last == 0 || now >= b.until }
+func (b *Backoff) Allowed(now int64) bool { return now >= b.until }
 
 // Penalise records an involuntary switch, seen at the time now.
 func (b *Backoff) Penalise(now int64) {
