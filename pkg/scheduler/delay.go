@@ -104,26 +104,53 @@ var unitNS = map[string]int64{
 	"h":  int64(time.Hour),
 }
 
+// misread is what is wrong with a text, and what may have been meant.
+type misread struct {
+	wrong   string
+	guesses []string
+}
+
+func (m misread) Error() string { return m.wrong }
+
 // parseDuration reads what time.ParseDuration reads, but exactly: that one drops
 // fractions of a nanosecond, goes through a float64 on the way, and has one
 // message for all that can be wrong. errNegative and errTooLong (for what no
 // Duration can hold) are for the caller to put in words.
 func parseDuration(s string) (time.Duration, error) {
+	d, err := readDuration(s)
+	var m misread
+	if !errors.As(err, &m) {
+		return d, err
+	}
+	var good []string
+	for _, g := range m.guesses {
+		if d, err := readDuration(g); err == nil && d <= MaxDelay {
+			good = append(good, g)
+		}
+	}
+	if len(good) == 0 {
+		return 0, fmt.Errorf("%s; %s", m.wrong, syntaxHint)
+	}
+	return 0, fmt.Errorf("%s; did you mean %s?", m.wrong, strings.Join(good, " or "))
+}
+
+// readDuration is parseDuration with a misread for what somebody may have meant.
+func readDuration(s string) (time.Duration, error) {
 	if s == "" {
-		return 0, fmt.Errorf("empty; %s", syntaxHint)
+		return 0, misread{wrong: "empty"}
 	}
 	if len(s) > maxDelayText {
-		return 0, fmt.Errorf("%d characters long; %s", len(s), syntaxHint)
+		return 0, misread{wrong: fmt.Sprintf("%d characters long", len(s))}
 	}
 	if strings.ContainsAny(s, " \t\r\n") {
-		return 0, withGuess("contains a space", strings.Join(strings.Fields(s), ""))
+		return 0, misread{"contains a space", []string{strings.Join(strings.Fields(s), "")}}
 	}
 	rest, negative := strings.CutPrefix(s, "-")
 	if !negative {
 		rest = strings.TrimPrefix(rest, "+")
 	}
 	if rest == "" {
-		return 0, fmt.Errorf("no number; %s", syntaxHint)
+		return 0, misread{wrong: "no number"}
 	}
 
 	sum := new(big.Rat)
@@ -134,23 +161,23 @@ func parseDuration(s string) (time.Duration, error) {
 		part = part[len(unit):]
 
 		if strings.Trim(number, ".") == "" || strings.Count(number, ".") > 1 {
-			return 0, fmt.Errorf("not a duration; %s", syntaxHint)
+			return 0, misread{wrong: "not a duration"}
 		}
 		value, ok := new(big.Rat).SetString(number)
 		if !ok {
-			return 0, fmt.Errorf("not a duration; %s", syntaxHint)
+			return 0, misread{wrong: "not a duration"}
 		}
 		scale, known := unitNS[unit]
 		switch {
 		case known:
 		case unit != "":
-			return 0, withGuess(fmt.Sprintf("unknown unit %q", unit), strings.ToLower(s))
+			return 0, misread{fmt.Sprintf("unknown unit %q", unit), []string{strings.ToLower(s)}}
 		case value.Sign() == 0 && number == rest:
 			return 0, nil // zero needs no unit
 		case negative:
 			return 0, errNegative
 		default:
-			return 0, withGuess("unit missing", s+"ms", s+"us")
+			return 0, misread{"unit missing", []string{s + "ms", s + "us"}}
 		}
 		sum.Add(sum, value.Mul(value, new(big.Rat).SetInt64(scale)))
 	}
@@ -176,32 +203,4 @@ func span(s string, number bool) int {
 		}
 	}
 	return len(s)
-}
-
-// withGuess says what is wrong, and offers those of the guesses that are delays.
-func withGuess(wrong string, guesses ...string) error {
-	var good []string
-	for _, g := range guesses {
-		if strings.ContainsAny(g, " \t\r\n") {
-			continue
-		}
-		if _, known := lastUnit(g); !known {
-			continue
-		}
-		if d, err := parseDuration(g); err == nil && d <= MaxDelay {
-			good = append(good, g)
-		}
-	}
-	if len(good) == 0 {
-		return fmt.Errorf("%s; %s", wrong, syntaxHint)
-	}
-	return fmt.Errorf("%s; did you mean %s?", wrong, strings.Join(good, " or "))
-}
-
-// lastUnit returns the unit at the end of s and whether it is one, so that a
-// guess is never answered with another guess.
-func lastUnit(s string) (string, bool) {
-	unit := s[strings.LastIndexAny(s, "0123456789.")+1:]
-	_, known := unitNS[unit]
-	return unit, known
 }

@@ -28,8 +28,7 @@ func TestParse(t *testing.T) {
 		{"1.5G", 3 * gib / 2}, {"0.5K", 512}, {"1.25kB", 1250}, {"1.000", 1}, {"0.001kB", 1},
 		{"0.0009765625K", 1},
 		{"9223372036854775807", math.MaxInt64},
-		{"8388607T", 8388607 * tib},
-		{"8388607.99999904632568359375T", 8388608*tib - mib}, // 1 MiB below the end, exactly
+		{"8388607T", 8388607 * tib}, {"8388607.5T", 8388607*tib + tib/2},
 	} {
 		if got, err := Parse(c.in); err != nil || got != c.want {
 			t.Errorf("Parse(%q) = %d, %v; want %d", c.in, got, err, c.want)
