@@ -1,0 +1,257 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/delayd/delayd/pkg/op"
+	"github.com/delayd/delayd/pkg/scheduler"
+	"github.com/delayd/delayd/pkg/size"
+)
+
+// Bounds and defaults of a [Spec].
+const (
+	MaxNameLength = 64
+
+	DefaultQueues = 1
+	DefaultDepth  = 1024
+	// MaxDepth is the kernel's UBLK_MAX_QUEUE_DEPTH (ublk_cmd.h).
+	MaxDepth = 4096
+)
+
+// A FieldError says which field of a [Spec] was refused.
+type FieldError struct {
+	// Field is the JSON and TOML name, such as "read_only".
+	Field string
+	// Value is what it held, as it was written.
+	Value string
+	// Err says what is wrong with it, without repeating it.
+	Err error
+	// Hint is what to do; "" where Err leaves no doubt.
+	Hint string
+}
+
+// Error returns `FIELD "VALUE": what is wrong`.
+func (e *FieldError) Error() string { return e.Field + e.Reason() }
+
+// Reason is Error without the field, for callers that have another word for it:
+// ` "VALUE": what is wrong`.
+func (e *FieldError) Reason() string {
+	switch _, err := strconv.ParseInt(e.Value, 10, 64); {
+	case e.Value == "":
+		return ": " + e.Err.Error()
+	case len(e.Value) > maxShown:
+		return fmt.Sprintf(" %q…: %v", e.Value[:maxShown], e.Err)
+	case err == nil && slices.Contains(integerFields, e.Field):
+		return fmt.Sprintf(" %s: %v", e.Value, e.Err)
+	}
+	return fmt.Sprintf(" %q: %v", e.Value, e.Err)
+}
+
+// maxShown bounds how much of a value goes into a message.
+const maxShown = 80
+
+// integerFields are shown without quotes.
+var integerFields = []string{"offset", "size", "queues", "depth"}
+
+// Unwrap returns e.Err.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// HintText returns the hint, for callers that look for any error with one.
+func (e *FieldError) HintText() string { return e.Hint }
+
+// HintOf returns what err, or an error that it wraps, tells its reader to do;
+// "" if none of them does.
+func HintOf(err error) string {
+	var h interface{ HintText() string }
+	if errors.As(err, &h) {
+		return h.HintText()
+	}
+	return ""
+}
+
+// Validate judges all that can be judged without a kernel or the backing
+// itself. cpus bounds Queues; 0 stands for "unknown", for callers on the other
+// side of the socket. The error is a *[FieldError].
+func (s Spec) Validate(cpus int) error {
+	if err := ValidateName(s.Name); err != nil {
+		return err
+	}
+	if err := validateBacking(s.Backing); err != nil {
+		return err
+	}
+	if _, err := s.ParseDelays(); err != nil {
+		return err
+	}
+	if err := validateRange("offset", s.Offset); err != nil {
+		return err
+	}
+	if err := validateRange("size", s.Size); err != nil {
+		return err
+	}
+	if err := validateQueues(s.Queues, cpus); err != nil {
+		return err
+	}
+	if s.Depth < 0 || s.Depth > MaxDepth {
+		return refuse("depth", strconv.Itoa(s.Depth),
+			"out of range",
+			fmt.Sprintf("want 1 to %d, which is the kernel's limit; the default is %d", MaxDepth, DefaultDepth))
+	}
+	return validateHold(s.Hold)
+}
+
+// WithDefaults returns s with the defaults in place of zero values.
+func (s Spec) WithDefaults() Spec {
+	if s.Queues == 0 {
+		s.Queues = DefaultQueues
+	}
+	if s.Depth == 0 {
+		s.Depth = DefaultDepth
+	}
+	if s.Hold == "" {
+		s.Hold = HoldSubmit
+	}
+	return s
+}
+
+// ValidateName judges a device's name. The error is a *[FieldError].
+func ValidateName(name string) error {
+	const want = "want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first"
+	switch {
+	case name == "":
+		return refuse("name", name, "empty", want)
+	case len(name) > MaxNameLength:
+		return refuse("name", name, fmt.Sprintf("%d characters long", len(name)), want)
+	case name[0] == '.' || name[0] == '-':
+		return refuse("name", name, fmt.Sprintf("starts with %q", name[:1]), want)
+	}
+	for _, r := range name {
+		if !nameRune(r) {
+			return refuse("name", name, fmt.Sprintf("has %q in it", string(r)), want)
+		}
+	}
+	return nil
+}
+
+func nameRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		r == '.' || r == '_' || r == '-'
+}
+
+func validateBacking(spec string) error {
+	const want = `want a block device or file by its absolute path, "mem:SIZE" or "null:SIZE"`
+	switch kind, rest, ok := strings.Cut(spec, ":"); {
+	case spec == "":
+		return refuse("backing", spec, "missing", want)
+	case ok && (kind == "mem" || kind == "null"):
+		n, err := size.Parse(rest)
+		if err != nil {
+			return &FieldError{Field: "backing", Value: spec, Err: err, Hint: "for example " + kind + ":64M"}
+		}
+		if n == 0 {
+			return refuse("backing", spec, "no bytes", "for example "+kind+":64M")
+		}
+	case strings.ContainsRune(spec, 0):
+		return refuse("backing", spec, "has a NUL byte in it", want)
+	case !filepath.IsAbs(spec):
+		return refuse("backing", spec, "neither an absolute path nor mem: or null:", want)
+	}
+	return nil
+}
+
+// ParseDelays returns the delay of each op: its own, else that of Delay, else
+// none; write-zeroes goes by Write. The error is a *[FieldError].
+func (s Spec) ParseDelays() (scheduler.Delays, error) {
+	var out scheduler.Delays
+	all, err := parseDelay("delay", s.Delay, 0)
+	if err != nil {
+		return out, err
+	}
+	for _, f := range []struct {
+		field, value string
+		ops          []op.Op
+	}{
+		{"read", s.Read, []op.Op{op.Read}},
+		{"write", s.Write, []op.Op{op.Write, op.WriteZeroes}},
+		{"flush", s.Flush, []op.Op{op.Flush}},
+		{"discard", s.Discard, []op.Op{op.Discard}},
+	} {
+		d, err := parseDelay(f.field, f.value, all)
+		if err != nil {
+			return out, err
+		}
+		for _, o := range f.ops {
+			out[o] = d
+		}
+	}
+	return out, nil
+}
+
+func parseDelay(field, value string, unset time.Duration) (time.Duration, error) {
+	if value == "" {
+		return unset, nil
+	}
+	d, err := scheduler.ParseDelay(value)
+	if err != nil {
+		return 0, &FieldError{Field: field, Value: value, Err: withoutValue(err, "delay", value)}
+	}
+	return d, nil
+}
+
+func validateRange(field string, n int64) error {
+	if n < 0 {
+		return refuse(field, strconv.FormatInt(n, 10), "negative", "want 0 or more bytes")
+	}
+	return nil
+}
+
+func validateQueues(n, cpus int) error {
+	switch {
+	case n < 0:
+		return refuse("queues", strconv.Itoa(n), "negative", "want 1 to the number of CPUs; the default is 1")
+	case cpus > 0 && n > cpus:
+		return refuse("queues", strconv.Itoa(n), fmt.Sprintf("more than the daemon has CPUs (%d)", cpus),
+			fmt.Sprintf("want 1 to %d; the default is %d", cpus, DefaultQueues))
+	}
+	return nil
+}
+
+func validateHold(word string) error {
+	switch word {
+	case "", HoldSubmit, HoldComplete:
+		return nil
+	}
+	hint := `want "submit" (delay + backing latency) or "complete" (the greater of the two)`
+	if near := Nearest(word, []string{HoldSubmit, HoldComplete}); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return refuse("hold", word, "there is no such mode", hint)
+}
+
+func refuse(field, value, reason, hint string) *FieldError {
+	return &FieldError{Field: field, Value: value, Err: errors.New(reason), Hint: hint}
+}
+
+// ParseSize reads a number of bytes as people write it, for the field "offset"
+// or "size". The error is a *[FieldError].
+func ParseSize(field, text string) (int64, error) {
+	n, err := size.Parse(text)
+	if err != nil {
+		return 0, &FieldError{Field: field, Value: text, Err: withoutValue(err, "size", text)}
+	}
+	return n, nil
+}
+
+// withoutValue drops the `WORD "VALUE": ` that parsers put in front of their
+// errors: FieldError says both.
+func withoutValue(err error, word, value string) error {
+	if rest, ok := strings.CutPrefix(err.Error(), fmt.Sprintf("%s %q: ", word, value)); ok {
+		return errors.New(rest)
+	}
+	return err
+}
