@@ -12,6 +12,7 @@ debian_mirror() {
 		return
 	fi
 	code=$(debian_codename)
+	# shellcheck disable=SC2016
 	apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
 		awk -v code="$code" '$3 == "main" && ($2 == code || $2 == "stable" || $2 == "oldstable" || $2 == "testing") { print $1; found = 1; exit }
 			END { exit !found }' ||
@@ -95,8 +96,10 @@ fetch_busybox() {
 	local temp
 	stamped "$VM_CACHE/busybox" && return
 	temp=$(mktemp -d "$VM_CACHE/busybox.XXXXXX")
-	apt_suite "$(debian_codename)" && apt_unpack "$temp/x" busybox-static ||
-		{ rm -rf "$temp"; die "busybox-static could not be fetched (see above)"; }
+	if ! { apt_suite "$(debian_codename)" && apt_unpack "$temp/x" busybox-static; }; then
+		rm -rf "$temp"
+		die "busybox-static could not be fetched (see above)"
+	fi
 	find "$temp/x" -name busybox -type f -perm -100 -exec cp {} "$temp/busybox" \;
 	rm -rf "$temp/x"
 	"$temp/busybox" true || die "the fetched busybox does not run: $temp/busybox"

@@ -26,6 +26,7 @@ launch() {
 	mkdir -p "$VM_OUT" || die "the directory for results, VM_OUT=$VM_OUT, cannot be made"
 	VM_OUT=$(readlink -f "$VM_OUT")
 	[[ $own_out == yes ]] && OWN_OUT=$VM_OUT
+	# shellcheck disable=SC2153
 	export VM_OUT VM_KERNEL=$KERNEL
 
 	write_run_files "$@"
@@ -34,7 +35,7 @@ launch() {
 	RELAYS+=($!)
 	cat <"$WORK/stderr" >&2 &
 	RELAYS+=($!)
-	if [[ $MODE == tty ]]; then
+	if [[ $MODE == terminal ]]; then
 		STTY=$(stty -g </dev/tty)
 	fi
 	"start_$KIND"
@@ -63,7 +64,7 @@ launch() {
 write_run_files() {
 	local name size='' modules=$VM_CACHE/kernels/$KERNEL/lib/modules
 	case $KERNEL in uml) KIND=uml ;; *) KIND=qemu ;; esac
-	[[ $MODE == tty ]] && size=$(stty size </dev/tty | awk '$1 { print "rows", $1, "cols", $2 }')
+	[[ $MODE == terminal ]] && size=$(stty size </dev/tty | awk '$1 { print "rows", $1, "cols", $2 }')
 	{
 		for name in KIND:"$KIND" BUSYBOX:"$VM_CACHE/busybox/busybox" OUT:"$VM_OUT" MODULES:"$(readlink -f "$modules")" \
 			TIMEOUT:"$TIMEOUT" TTY_SIZE:"$size" UBLK:"$UBLK" MODE:"$MODE"; do
@@ -94,15 +95,15 @@ spawn() {
 }
 
 start_uml() {
-	local io=(con1=null,fd:8 con2=null,fd:9)
-	[[ $MODE == tty ]] && io=(con1=fd:7,fd:7)
+	local io="con1=null,fd:8 con2=null,fd:9"
+	[[ $MODE == terminal ]] && io="con1=fd:7,fd:7"
 	exec 8>"$WORK/stdout" 9>"$WORK/stderr"
-	if [[ $MODE == tty ]]; then exec 7<>/dev/tty; fi
+	if [[ $MODE == terminal ]]; then exec 7<>/dev/tty; fi
 	# shellcheck disable=SC2086
 	TMPDIR=/dev/shm spawn "$VM_CACHE/kernels/uml/linux" seccomp=on "mem=$MEM" "ncpus=$CPUS" \
 		root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$WORK/init" "VM_CTL=$WORK" \
-		con=null con0=null,fd:1 "${io[@]}" "uml_dir=$WORK/uml" umid=vm \
-		loglevel=7 panic=-1 null_blk.nr_devices=0 scsi_debug.add_host=0 $APPEND \
+		con=null con0=null,fd:1 $io "uml_dir=$WORK/uml" umid=vm \
+		loglevel=7 panic=-1 null_blk.nr_devices=0 nbd.nbds_max=2 scsi_debug.add_host=0 $APPEND \
 		</dev/null >"$WORK/console" 2>&1
 	exec 8>&- 9>&-
 }
@@ -113,7 +114,7 @@ start_qemu() {
 	qemu_setup
 	accel=$(qemu_accel)
 	make_initramfs "$kernel" "$WORK/initramfs"
-	if [[ $MODE == tty ]]; then
+	if [[ $MODE == terminal ]]; then
 		exec 7<>/dev/tty
 		tty=(-chardev "stdio,id=tty,mux=off,signal=off" -device "virtconsole,chardev=tty")
 	else

@@ -59,7 +59,7 @@ build_uml() {
 uml_configure() {
 	local src=$1 symbol value args=()
 	tick "configuring the user-mode kernel" make -C "$src" ARCH=um allnoconfig || die "no user-mode kernel"
-	while IFS== read -r symbol value; do
+	while IFS='=' read -r symbol value; do
 		case $symbol in '' | '#'*) continue ;; esac
 		if [[ -n $value ]]; then
 			args+=(--set-val "${symbol#!}" "$value")
@@ -69,7 +69,7 @@ uml_configure() {
 	done <"$VM_DIR/uml.config"
 	(cd "$src" && scripts/config "${args[@]}") || die "no user-mode kernel: scripts/config failed (see above)"
 	tick "configuring the user-mode kernel" make -C "$src" ARCH=um olddefconfig || die "no user-mode kernel"
-	while IFS== read -r symbol value; do
+	while IFS='=' read -r symbol value; do
 		[[ $symbol == !* ]] || continue
 		grep -q "^CONFIG_${symbol#!}=" "$src/.config" ||
 			die "this source does not offer ${symbol#!}, which uml.config needs: look for its dependencies in the Kconfig files"
@@ -86,7 +86,7 @@ uml_collect() {
 	strip "$dir/linux"
 	cp "$src/.config" "$dir/config"
 	echo "$release" >"$dir/release"
-	cp "$src/modules.builtin" "$src/modules.builtin.modinfo" "$dir/lib/modules/$release/" 
+	cp "$src/modules.builtin" "$src/modules.builtin.modinfo" "$dir/lib/modules/$release/"
 	: >"$dir/lib/modules/$release/modules.order"
 	PATH=$PATH:/usr/sbin:/sbin depmod -b "$dir" "$release" || die "depmod failed for the user-mode kernel"
 	stamp "$dir" linux config release
