@@ -52,6 +52,11 @@ func openFile(spec string, o Options) (_ Backend, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("backing %s changed while it was opened: try again", spec)
 	}
+	// With it io_uring would not wait for a busy file system but say EAGAIN
+	// (io_uring/rw.c, io_rw_init_file).
+	if err := unix.SetNonblock(fd, false); err != nil {
+		return nil, fmt.Errorf("backing %s: make it blocking: %w", spec, err)
+	}
 	if !o.Shared {
 		if err := lockFile(spec, spec, fd, lock, "use another file, or pass --shared to insist"); err != nil {
 			return nil, err
