@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +57,7 @@ func openChar(ctx context.Context, path string, limit time.Duration) (*os.File, 
 			if errors.Is(err, unix.EBUSY) {
 				why = "another server has it open, or is not quite gone"
 			}
-			return nil, fmt.Errorf("open %s: %s: %w (%w)", path, why, err, context.Cause(ctx))
+			return nil, fmt.Errorf("open %s: %s: %w (%w)", path, why, err, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -75,10 +74,10 @@ func List() ([]int, error) { return list(charClass, "/dev") }
 func list(class, dev string) ([]int, error) {
 	entries, err := os.ReadDir(class)
 	if errors.Is(err, os.ErrNotExist) {
-		entries, err = os.ReadDir(dev) // no sysfs here
+		entries, err = os.ReadDir(dev) // no driver, or no sysfs
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list ublk devices in %s: %w", filepath.Dir(class), err)
+		return nil, fmt.Errorf("list ublk devices: %w", err)
 	}
 	var ids []int
 	for _, e := range entries {
@@ -86,7 +85,7 @@ func list(class, dev string) ([]int, error) {
 		if !ok {
 			continue
 		}
-		if id, err := strconv.Atoi(digits); err == nil && strconv.Itoa(id) == digits {
+		if id, err := strconv.Atoi(digits); err == nil && id >= 0 && strconv.Itoa(id) == digits {
 			ids = append(ids, id)
 		}
 	}

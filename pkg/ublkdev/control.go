@@ -209,7 +209,7 @@ func (c *Control) call(ctx context.Context, op command, id int, fill func(*ctrlC
 		return fmt.Errorf("%s: %w within %v: see the kernel log (dmesg)", op.target(id), ErrTimeout, limit)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: given up before the kernel answered: %w; if it seems stuck see the kernel log (dmesg)",
-			op.target(id), context.Cause(ctx))
+			op.target(id), ctx.Err())
 	}
 	return fmt.Errorf("%s: %w", op.target(id), err)
 }
