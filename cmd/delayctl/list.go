@@ -14,7 +14,7 @@ func (p *program) listCommand() *cobra.Command {
 		Short: "List the devices",
 		Example: `  delayctl list
   delayctl list -o json | jq -r '.devices[].path'`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	outputFlag(cmd, &output, "table", "json")

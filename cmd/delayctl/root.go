@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/delayd/delayd/pkg/api"
 	"github.com/delayd/delayd/pkg/client"
@@ -103,6 +104,7 @@ func (p *program) root() *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVar(&p.socket, "socket", socket, "unix `PATH` of delayd's control socket (environment: "+api.SocketEnv+")")
 	cmd.AddCommand(p.addCommand(), p.delCommand(), p.listCommand(), p.showCommand(), p.versionCommand(), p.completionCommand())
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.SetUsageTemplate(usageTemplate)
 	return cmd
 }
@@ -129,6 +131,26 @@ func (p *program) work(what string, f func() error) error {
 	p.running = true
 	if err := f(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// flagError says what is wrong with a flag's value without naming a Go function.
+func flagError(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	want := "not a whole number"
+	if invalid.GetFlag().Value.Type() == "bool" {
+		want = "neither true nor false"
+	}
+	return &api.FieldError{Field: "--" + invalid.GetFlag().Name, Value: invalid.GetValue(), Err: errors.New(want)}
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("nothing is wanted after it, not %q", strings.Join(args, " "))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (p *program) versionCommand() *cobra.Command {
 		Short: "Show the versions of delayctl and of the running daemon",
 		Example: `  delayctl version
   delayctl version -o json | jq -r .daemon.version`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	outputFlag(cmd, &output, "text", "json")
