@@ -44,9 +44,10 @@ func (r *Ring) Submit() error {
 
 // Wait is Submit, and then waits until there are at least minimum completions
 // to reap, counting those that are there already. A timeout ≥ 0 limits the
-// wait; it counts from the moment in the kernel when the wait begins, is exact
-// to the thread's timer slack (prctl PR_SET_TIMERSLACK, 50 µs by default), and
-// is ignored on a ring with IOPoll. A timeout < 0 is none.
+// wait; it counts from when the wait begins in the kernel, after the SQEs are
+// submitted, and is a high-resolution timer without the thread's timer slack
+// (io_cqring_schedule_timeout in io_uring/io_uring.c). It is ignored on a ring
+// with IOPoll. A timeout < 0 is none.
 //
 // Nil does not mean that minimum was reached: the time may be up (ETIME), a
 // signal may have come (EINTR; the Go runtime sends them), and all that is said
@@ -59,10 +60,24 @@ func (r *Ring) Wait(minimum int, timeout time.Duration, b Block) error {
 	return r.enter(uintptr(max(minimum, 0)), timeout, b)
 }
 
+// enter makes what goes by on its own out of what attempt says.
 func (r *Ring) enter(minimum uintptr, timeout time.Duration, b Block) error {
 	if r.fd < 0 {
 		return errClosed
 	}
+	switch errno := r.attempt(minimum, timeout, b); errno {
+	case 0, unix.ETIME, unix.EINTR, unix.EAGAIN, unix.EBUSY:
+		return nil
+	default:
+		return r.enterError(errno)
+	}
+}
+
+// attempt is io_uring_enter(2), as often as it takes to submit what is pending,
+// and with one wait at the end. The kernel tells either how many SQEs it took or
+// why it stopped waiting, so the errno is that of the wait only if nothing was
+// pending.
+func (r *Ring) attempt(minimum uintptr, timeout time.Duration, b Block) syscall.Errno {
 	// GETEVENTS always, also when there is nothing to wait for: with DEFER_TASKRUN
 	// only an enter that has it runs task work, and with any ring only that flushes
 	// what has overflowed.
@@ -76,30 +91,26 @@ func (r *Ring) enter(minimum uintptr, timeout time.Duration, b Block) error {
 	if b == ReleaseP {
 		flags |= r.idleFlags
 	}
-	pending := r.publish()
+	pending := uintptr(r.publish())
 	for {
 		var n uintptr
 		var errno syscall.Errno
 		if b == HoldP {
 			n, _, errno = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER,
-				r.enterFD, uintptr(pending), minimum, flags, arg, size)
+				r.enterFD, pending, minimum, flags, arg, size)
 		} else {
 			n, _, errno = syscall.Syscall6(unix.SYS_IO_URING_ENTER,
-				r.enterFD, uintptr(pending), minimum, flags, arg, size)
+				r.enterFD, pending, minimum, flags, arg, size)
 		}
-		switch errno {
-		case 0:
-			if n == 0 || n >= uintptr(pending) {
-				return nil
-			}
-			// The kernel stopped at an SQE that it refused, whose completion it has
-			// posted; it did not go on to wait. Hand it the rest. Each turn takes
-			// at least one, so there is an end.
-			pending -= uint32(n)
-		case unix.ETIME, unix.EINTR, unix.EAGAIN, unix.EBUSY:
-			return nil
-		default:
-			return r.enterError(errno)
+		if errno != 0 {
+			return errno
 		}
+		if n == 0 || n >= pending {
+			return 0
+		}
+		// The kernel stopped at an SQE that it refused, whose completion it has
+		// posted, or for want of memory; either way it did not go on to wait. Hand it
+		// the rest. Each turn takes at least one, so there is an end.
+		pending -= n
 	}
 }

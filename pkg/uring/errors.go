@@ -84,13 +84,13 @@ func forbidden(disabled string, errno syscall.Errno) error {
 
 // enterError says why io_uring_enter failed for good.
 func (r *Ring) enterError(errno syscall.Errno) error {
-	switch errno {
-	case unix.EBADR:
+	if tid := unix.Gettid(); errno == unix.EEXIST || (r.owner != 0 && r.owner != tid) {
+		return fmt.Errorf("enter io_uring %d: it belongs to the thread that made it, this is thread %d "+
+			"(hold runtime.LockOSThread from New on): %w", r.fd, tid, errno)
+	}
+	if errno == unix.EBADR {
 		return fmt.Errorf("enter io_uring %d: %w for want of memory, %d so far: %w",
 			r.fd, ErrLost, r.Lost(), errno)
-	case unix.EEXIST:
-		return fmt.Errorf("enter io_uring %d: it belongs to the thread that made it, this is thread %d: %w",
-			r.fd, unix.Gettid(), errno)
 	}
 	return fmt.Errorf("enter io_uring %d: %w", r.fd, errno)
 }

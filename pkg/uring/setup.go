@@ -198,8 +198,10 @@ func (c Config) flags() uint32 {
 //
 // A ring with RegisterRing is registered with the thread that called New. On
 // that thread Close undoes it. On another it cannot, and the kernel keeps the
-// ring, with its registered files and buffers, until the first thread exits:
-// a goroutine that ends without [runtime.UnlockOSThread] makes it.
+// ring, with its registered files and buffers, until the first thread exits. It
+// does when a goroutine ends without [runtime.UnlockOSThread], but the process's
+// main thread never does (runtime.mexit): lock the main goroutine to it in an
+// init function, so that no other goroutine gets it.
 func (r *Ring) Close() error {
 	if r.fd < 0 {
 		return nil
