@@ -62,6 +62,7 @@ type queue struct {
 	over   chan struct{} // closed when the loop has ended
 
 	// Queue thread only.
+	tid      int // of the thread; readable when it has started
 	ring     *uring.Ring
 	requests []request // by tag
 	heap     *scheduler.Heap
@@ -69,6 +70,8 @@ type queue struct {
 	now      int64   // monotonic ns, read once a turn, after the reap
 	law      *policy // the policy of this turn, read after the reap
 	fetching int     // tags that the driver has not taken back
+	busy     int     // requests fetched and not committed
+	full     int64   // when busy came to depth
 	backing  int     // requests at the backing
 	touched  int64   // bytes of buffers used since they were last given back
 	letting  letting // a release or a fail that is under way
@@ -145,6 +148,9 @@ func (q *queue) fetched(tag uint16, res int32) {
 		Buf:     q.mem.at(tag),
 	}
 	r.arrival = q.now
+	if q.busy++; q.busy == q.depth {
+		q.full = q.now
+	}
 	if !known {
 		r.io.Result = -int32(unix.EOPNOTSUPP)
 		q.commit(tag, r)
@@ -287,6 +293,10 @@ func (q *queue) commit(tag uint16, r *request) {
 	}
 	q.cells.Done(r.io.Op, uint64(r.io.Length), errno)
 	q.cells.Observe(counters.Total, r.io.Op, q.now-r.arrival)
+	if q.busy == q.depth {
+		q.cells.NoTags(q.now - q.full)
+	}
+	q.busy--
 	sqe := q.ring.Next()
 	q.ublk.CommitAndFetch(sqe, tag, r.io.Result, uintptr(r.io.Buf))
 	q.fetchFrom(sqe, tag)

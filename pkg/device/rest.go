@@ -115,6 +115,7 @@ func (q *queue) spin(deadline int64) error {
 	q.cells.Spun(last - q.now)
 	if gap > stolen && q.switchedOut() {
 		q.wait.backoff.Penalise(last)
+		q.cells.Penalised()
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ func (q *queue) serve(d *Device) {
 // open makes the ring, on the thread that will use it, and sends the driver a
 // fetch for each tag.
 func (q *queue) open() error {
+	q.tid = unix.Gettid()
 	prepareThread()
 	// A tag has at most one SQE and one CQE outstanding: a fetch or a piece of
 	// its I/O. One more is for the mailbox. So neither ring can overflow.
