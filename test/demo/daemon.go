@@ -23,8 +23,7 @@ const (
 // daemon is a delayd on a private socket.
 type daemon struct {
 	ctl    string // the delayctl to use
-	dir    string // what is private to it
-	owner  string
+	dir    string // its run-time directory
 	socket string
 
 	cmd   *exec.Cmd
@@ -42,11 +41,11 @@ func startDaemon(bin string) (*daemon, error) {
 	d := &daemon{
 		ctl:    filepath.Join(bin, "delayctl"),
 		dir:    dir,
-		owner:  fmt.Sprintf("demo-%d", os.Getpid()),
 		socket: filepath.Join(dir, "delayd.sock"),
 		ended:  make(chan struct{}),
 	}
-	d.cmd = exec.Command(filepath.Join(bin, "delayd"), "--name", d.owner, "--socket", d.socket)
+	d.cmd = exec.Command(filepath.Join(bin, "delayd"), "--owner", fmt.Sprintf("demo-%d", os.Getpid()),
+		"--run-dir", d.dir, "--socket", d.socket)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{
 		// Ctrl-C is for this program, which ends the daemon in order; and the
@@ -113,15 +112,7 @@ func (d *daemon) ctlRun(args ...string) (string, error) {
 
 // Close ends the daemon, which removes its devices, and what it has left.
 func (d *daemon) Close() error {
-	errs := []error{d.stop()}
-	errs = append(errs, os.RemoveAll(d.dir))
-	// Its records are for a successor, which it will not have.
-	errs = append(errs, os.RemoveAll(filepath.Join("/run/delayd", d.owner)))
-	// Only if nobody else has anything there.
-	if err := os.Remove("/run/delayd"); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(d.stop(), os.RemoveAll(d.dir))
 }
 
 func (d *daemon) stop() error {
