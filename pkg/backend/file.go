@@ -106,9 +106,10 @@ func fileLimits(fd int, dev DevNo) Limits {
 		fsBlock = uint32(st.Bsize)
 	}
 	l := Limits{
-		LogicalBlock: sector, PhysicalBlock: fsBlock, MaxIOBytes: defaultMaxIO,
+		LogicalBlock: sector, PhysicalBlock: fsBlock,
 		VolatileCache: true, FUA: true,
 	}
+	l.setMaxIO(defaultMaxIO)
 	if d, ok := fsDevice(dev); ok {
 		l.Rotational = isRotational(d)
 	}

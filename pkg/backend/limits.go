@@ -22,7 +22,8 @@ type Limits struct {
 	IOMin         uint32 // smallest efficient I/O, at least LogicalBlock
 	IOOpt         uint32 // best I/O size; 0: none is named
 
-	MaxIOBytes     uint32 // largest read or write: a multiple of the page size
+	MaxSectors     uint32 // largest read or write in 512-byte sectors: whole blocks, at least a page
+	MaxIOBytes     uint32 // room that one needs: MaxSectors rounded up to whole pages
 	MaxSegments    uint32 // per request, less than 65536; 0: no limit of its own
 	MaxSegmentSize uint32 // at least 4096; 0: no limit of its own
 	ChunkSectors   uint32 // requests should not cross a multiple of this; 512-byte sectors; 0: none
@@ -71,10 +72,14 @@ func clamp32(n uint64, unit uint32) uint32 {
 	return uint32(min(n, math.MaxUint32)) / unit * unit
 }
 
-// boundIO makes a request size one that ublk takes: whole pages, at least one.
-func boundIO(n uint64) uint32 {
+// setMaxIO makes n bytes the largest request, as near as ublk takes it: whole
+// blocks, at least a page. A disk can have one that is not whole pages (127 KiB
+// is common), a buffer cannot.
+func (l *Limits) setMaxIO(n uint64) {
 	page := uint32(os.Getpagesize())
-	return max(clamp32(min(n, largestMaxIO), page), page)
+	n = max(min(n, largestMaxIO), uint64(page))
+	l.MaxSectors = clamp32(n, l.LogicalBlock) / sector
+	l.MaxIOBytes = (l.MaxSectors*sector + page - 1) / page * page
 }
 
 // selectPart makes l those of a part of a backing that has total bytes, and

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -95,13 +96,22 @@ func TestShiftDropsChunks(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	page := boundIO(0)
-	for n, want := range map[uint64]uint32{
-		1: page, 1280 << 10: 1280 << 10, 1280<<10 + 511: 1280 << 10,
-		largestMaxIO: largestMaxIO, 1 << 40: largestMaxIO,
+	page := uint32(os.Getpagesize())
+	for _, tc := range []struct {
+		n               uint64
+		lb, sectors, io uint32
+	}{
+		{0, 512, page / 512, page},
+		{1280 << 10, 512, 2560, 1280 << 10},
+		{127 << 10, 512, 254, 128 << 10},
+		{127 << 10, 4096, 248, 124 << 10},
+		{127<<10 + 100, 1024, 254, 128 << 10},
+		{largestMaxIO, 512, largestMaxIO / 512, largestMaxIO},
+		{1 << 40, 512, largestMaxIO / 512, largestMaxIO},
 	} {
-		if got := boundIO(n); got != want {
-			t.Errorf("boundIO(%d) = %d, want %d", n, got, want)
+		l := Limits{LogicalBlock: tc.lb}
+		if l.setMaxIO(tc.n); l.MaxSectors != tc.sectors || l.MaxIOBytes != tc.io {
+			t.Errorf("%d bytes, blocks of %d: %d sectors in %d bytes, want %d in %d", tc.n, tc.lb, l.MaxSectors, l.MaxIOBytes, tc.sectors, tc.io)
 		}
 	}
 	if got := clamp32(1<<40, 512); got != 1<<32-512 {
@@ -159,7 +169,7 @@ func TestQueueLimits(t *testing.T) {
 	})
 	sda := Limits{
 		LogicalBlock: 512, PhysicalBlock: 4096, IOMin: 4096, IOOpt: 65536,
-		MaxIOBytes: 1280 << 10, MaxSegments: 168, MaxSegmentSize: 65536, ChunkSectors: 256,
+		MaxSectors: 2564, MaxIOBytes: 1284 << 10, MaxSegments: 168, MaxSegmentSize: 65536, ChunkSectors: 256,
 		VirtBoundaryMask: 4095, DMAAlignment: 3, VolatileCache: true, FUA: true, Rotational: true,
 		Discard:             Discard{MaxBytes: 1<<32 - 512, Granularity: 8192, MaxSegments: 1},
 		WriteZeroesMaxBytes: 1<<31 - 512,
@@ -170,8 +180,8 @@ func TestQueueLimits(t *testing.T) {
 	for d, want := range map[DevNo]Limits{
 		{8, 0}: sda,
 		{8, 1}: sda1,
-		{9, 0}: {LogicalBlock: 4096, PhysicalBlock: 4096, IOMin: 4096, MaxIOBytes: 4096, MaxSegmentSize: 4096},
-		{9, 1}: {LogicalBlock: 512, PhysicalBlock: 512, IOMin: 512, MaxIOBytes: 4096},
+		{9, 0}: {LogicalBlock: 4096, PhysicalBlock: 4096, IOMin: 4096, MaxSectors: 8, MaxIOBytes: 4096, MaxSegmentSize: 4096},
+		{9, 1}: {LogicalBlock: 512, PhysicalBlock: 512, IOMin: 512, MaxSectors: 8, MaxIOBytes: 4096},
 	} {
 		got, err := queueLimits(d)
 		if err != nil {

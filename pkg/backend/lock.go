@@ -32,16 +32,12 @@ func lockFile(spec, path string, fd int, how int, hint string) error {
 // lockHolder says who has a lock on the file behind fd, as " by NAME (pid N)",
 // or nothing if that cannot be seen.
 func lockHolder(fd int) string {
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return ""
-	}
+	want := lockKey(fd)
 	f, err := os.Open(procRoot + "/locks")
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for s := bufio.NewScanner(f); s.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 1234 fd:00:131 0 EOF
 		w := strings.Fields(s.Text())
@@ -52,6 +48,32 @@ func lockHolder(fd int) string {
 		}
 	}
 	return ""
+}
+
+// lockKey is how /proc/locks names the file behind fd: by its file system's own
+// device number (fs/locks.c, lock_get_status). That of stat differs on btrfs
+// and overlayfs, so it comes from the mount that fd was opened through.
+func lockKey(fd int) string {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return ""
+	}
+	dev, ino := devNo(st.Dev), st.Ino
+	info, _ := os.ReadFile(fmt.Sprintf("%s/self/fdinfo/%d", procRoot, fd))
+	id := 0
+	for line := range strings.Lines(string(info)) {
+		// Other lines are not of these forms, and change nothing.
+		_, _ = fmt.Sscanf(line, "mnt_id: %d", &id)
+		_, _ = fmt.Sscanf(line, "ino: %d", &ino)
+	}
+	if mounts, err := readMounts(); err == nil {
+		for _, m := range mounts {
+			if m.id == id {
+				dev = m.dev
+			}
+		}
+	}
+	return fmt.Sprintf("%02x:%02x:%d", dev.Major, dev.Minor, ino)
 }
 
 // processName is "fio (pid 123)", or "process 123" if its name cannot be read.

@@ -48,11 +48,13 @@ func parseSize(spec, s string) (int64, error) {
 // memoryLimits are those of a backing that is not a disk.
 func memoryLimits() Limits {
 	page := uint32(os.Getpagesize())
-	return Limits{
-		LogicalBlock: sector, PhysicalBlock: page, IOMin: page, MaxIOBytes: defaultMaxIO,
+	l := Limits{
+		LogicalBlock: sector, PhysicalBlock: page, IOMin: page,
 		Discard:             Discard{MaxBytes: clamp32(1<<32, page), Granularity: page, MaxSegments: 1},
 		WriteZeroesMaxBytes: clamp32(1<<32, page),
 	}
+	l.setMaxIO(defaultMaxIO)
+	return l
 }
 
 func openMem(spec string, o Options) (Backend, error) {

@@ -61,7 +61,6 @@ func queueLimits(d DevNo) (Limits, error) {
 		PhysicalBlock:    clamp32(q.number("physical_block_size"), 1),
 		IOMin:            clamp32(q.number("minimum_io_size"), 1),
 		IOOpt:            clamp32(q.number("optimal_io_size"), 1),
-		MaxIOBytes:       boundIO(q.number("max_sectors_kb") << 10),
 		MaxSegments:      uint32(min(q.number("max_segments"), 1<<16-1)),
 		MaxSegmentSize:   clamp32(q.number("max_segment_size"), 1),
 		ChunkSectors:     clamp32(q.number("chunk_sectors"), 1),
@@ -80,6 +79,7 @@ func queueLimits(d DevNo) (Limits, error) {
 		l.PhysicalBlock = l.LogicalBlock
 	}
 	l.PhysicalBlock = min(l.PhysicalBlock, largestBlockHint)
+	l.setMaxIO(q.number("max_sectors_kb") << 10)
 	l.IOMin = max(l.IOMin, l.LogicalBlock)
 	if l.MaxSegmentSize != 0 {
 		l.MaxSegmentSize = max(l.MaxSegmentSize, minSegmentSize)

@@ -70,6 +70,7 @@ func family(d DevNo) []DevNo {
 
 // mount is one line of mountinfo.
 type mount struct {
+	id     int
 	dev    DevNo // st_dev of its files
 	source DevNo // the block device it was mounted from, if it was
 	point  string
@@ -93,6 +94,9 @@ func readMounts() ([]mount, error) {
 			continue
 		}
 		m := mount{point: unescape(b[4])}
+		if m.id, err = strconv.Atoi(b[0]); err != nil {
+			continue
+		}
 		if m.dev, err = parseDevNo(b[2]); err != nil {
 			continue
 		}
