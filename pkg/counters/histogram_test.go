@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/delayd/delayd/pkg/op"
@@ -157,7 +156,7 @@ func TestAddAndSub(t *testing.T) {
 		h := *observe(before...)
 		h.Add(observe(after...))
 		both := observe(slices.Concat(before, after)...)
-		if d := cmp.Diff(both, &h); d != "" {
+		if d := diff(both, &h); d != "" {
 			t.Fatalf("Add (-want +got):\n%s", d)
 		}
 		h.Sub(observe(before...))

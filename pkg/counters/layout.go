@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -170,7 +171,7 @@ func (h *header) matches(want header) bool {
 }
 
 // layoutHash changes when a cell moves or changes its meaning.
-func layoutHash() uint64 {
+var layoutHash = sync.OnceValue(func() uint64 {
 	h := fnv.New64a()
 	var walk func(t reflect.Type)
 	walk = func(t reflect.Type) {
@@ -195,4 +196,4 @@ func layoutHash() uint64 {
 		fmt.Fprintln(h, Upper(i))
 	}
 	return h.Sum64()
-}
+})

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,34 +35,46 @@ func TestSpinBudgetLimit(t *testing.T) {
 	}
 }
 
-// TestSpinBudgetShared has more threads than places at all times.
+// TestSpinBudgetShared lets all threads ask at one time, again and again, and
+// keep what they got until everybody has asked.
 func TestSpinBudgetShared(t *testing.T) {
-	const cpus, threads, rounds = 4, 8, 20_000
-	b := NewSpinBudget(cpus)
-	var inside, most, taken atomic.Int32
-	var wg sync.WaitGroup
-	for range threads {
-		wg.Go(func() {
-			for range rounds {
-				if !b.TryAcquire() {
-					continue
-				}
-				n := inside.Add(1)
-				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-				}
-				taken.Add(1)
-				inside.Add(-1)
-				b.Release()
+	for _, c := range []struct{ cpus, threads, rounds int }{{2, 2, 20_000}, {2, 3, 2_000}, {4, 5, 2_000}} {
+		b := NewSpinBudget(c.cpus)
+		var met, got atomic.Int64
+		meet := func(times int) {
+			met.Add(1)
+			for met.Load() < int64(times*c.threads) {
+				runtime.Gosched()
 			}
-		})
+		}
+		var wg sync.WaitGroup
+		for range c.threads {
+			wg.Go(func() {
+				for round := range c.rounds {
+					meet(4*round + 1)
+					mine := b.TryAcquire()
+					if mine {
+						got.Add(1)
+					}
+					meet(4*round + 2)
+					if n := int(got.Load()); n != b.Limit() || n != b.Spinners() {
+						t.Errorf("%d threads got a place, %d are counted, of %d", n, b.Spinners(), b.Limit())
+					}
+					meet(4*round + 3)
+					if mine {
+						got.Add(-1)
+						b.Release()
+					}
+					meet(4*round + 4)
+				}
+			})
+		}
+		wg.Wait()
+		if b.Spinners() != 0 {
+			t.Errorf("%d left", b.Spinners())
+		}
 	}
-	wg.Wait()
-	if most.Load() > cpus-1 || taken.Load() < rounds {
-		t.Errorf("%d at once of %d allowed, %d times in all", most.Load(), cpus-1, taken.Load())
-	}
-	if b.Spinners() != 0 {
-		t.Errorf("%d left", b.Spinners())
-	}
+	b := NewSpinBudget(2)
 	if n := testing.AllocsPerRun(100, func() {
 		if b.TryAcquire() {
 			b.Release()

@@ -7,12 +7,12 @@
 //	for {
 //		deadline, _ := heap.Min()                      // NoDeadline if empty
 //		if deadline > clock.Now() { break }
-//		tag, deadline := heap.Pop()                    // due: dispatch
+//		tag, _ := heap.Pop()                           // due: dispatch
 //	}
 //	switch d := waiter.Decide(now, deadline, maySpin); d.Kind {
 //	case scheduler.Idle:  wait for a completion
 //	case scheduler.Sleep: wait for a completion, at most d.Timeout; waiter.Learn
-//	case scheduler.Spin:  look at the clock and the completions again
+//	case scheduler.Spin:  look at the clock and the completions, if budget.TryAcquire lets
 //	case scheduler.Due:   dispatch
 //	}
 //

@@ -95,7 +95,7 @@ func NewWaiter() *Waiter {
 	return w
 }
 
-// SetSpin changes the mode, from the next deadline on.
+// SetSpin changes the mode, from the next Decide on.
 func (w *Waiter) SetSpin(mode SpinMode) {
 	w.mode = mode
 	w.target = NoDeadline

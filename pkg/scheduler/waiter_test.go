@@ -152,6 +152,37 @@ func TestShrunkMarginAddsNoSleep(t *testing.T) {
 	}
 }
 
+// TestEarlyWakeTeachesNothing: it was not the timer that woke the thread.
+func TestEarlyWakeTeachesNothing(t *testing.T) {
+	w := NewWaiter()
+	for range window {
+		w.Learn(100, 99)
+		w.Learn(int64(time.Hour), 0)
+	}
+	if w.Margin() != firstOversleep {
+		t.Errorf("margin %v", w.Margin())
+	}
+}
+
+// TestSetSpinTakesEffectOnTheDeadlineAtHand, however often that was asked for.
+func TestSetSpinTakesEffectOnTheDeadlineAtHand(t *testing.T) {
+	w := NewWaiter()
+	for _, c := range []struct {
+		mode SpinMode
+		want Decision
+	}{
+		{SpinAuto, Decision{Sleep, 950 * us}},
+		{SpinOff, Decision{Sleep, 1000 * us}},
+		{SpinMode(time.Millisecond), Decision{Spin, 1000 * us}},
+		{SpinAuto, Decision{Sleep, 950 * us}},
+	} {
+		w.SetSpin(c.mode)
+		if got := w.Decide(0, int64(time.Millisecond), true); got != c.want {
+			t.Errorf("%v: %v for %v", c.mode, got.Kind, got.Timeout)
+		}
+	}
+}
+
 // machine is a thread's view of a computer that wakes it late, switches it out,
 // and has other work. It drives a Waiter as a queue's loop does.
 type machine struct {
