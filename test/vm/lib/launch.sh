@@ -88,9 +88,14 @@ write_run_files() {
 	: >"$WORK/console"
 }
 
-# spawn PROGRAM...: starts the guest's process in a session and a PID namespace of its own.
+# spawn PROGRAM...: starts the guest's process in a session and a PID namespace
+# of its own. Not as the namespace's first process, which a signal without a
+# handler does not reach: a user-mode kernel that panics ends by SIGABRT, and
+# would send that to itself for ever.
 spawn() {
-	setsid setpriv --pdeathsig KILL unshare --pid --fork --kill-child=KILL -- "$@" &
+	ulimit -c 0
+	# shellcheck disable=SC2016
+	setsid setpriv --pdeathsig KILL unshare --pid --fork --kill-child=KILL -- bash -c '"$@"; exit' guest "$@" &
 	VM_PID=$!
 }
 
