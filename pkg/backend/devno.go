@@ -121,24 +121,33 @@ func slaves(d DevNo) ([]DevNo, error) {
 		below = append(below, n)
 	}
 	if file, err := os.ReadFile(filepath.Join(dir, "loop/backing_file")); err == nil {
-		if n, ok := fileDevice(strings.TrimSuffix(string(file), "\n")); ok {
+		if n, ok := pathDevice(strings.TrimSuffix(string(file), "\n")); ok {
 			below = append(below, n)
 		}
 	}
 	return below, nil
 }
 
-// fileDevice is the block device that a file is on, or the block device that
-// path itself is.
-func fileDevice(path string) (DevNo, bool) {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
+// pathDevice is the block device that path is, or that the file system is on
+// which path is in by its name. The file itself is not looked at: that could
+// wait for the very device that is looked for.
+func pathDevice(path string) (DevNo, bool) {
+	if n, ok := blockNode(path); ok {
+		return n, true
+	}
+	mounts, err := readMounts()
+	if err != nil {
 		return DevNo{}, false
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
-		return devNo(st.Rdev), true
+	var in mount
+	for _, m := range mounts {
+		dir := strings.TrimSuffix(m.point, "/") + "/"
+		// Of several on one point the last one listed is on top.
+		if strings.HasPrefix(path, dir) && len(m.point) >= len(in.point) {
+			in = m
+		}
 	}
-	return fsDevice(devNo(st.Dev))
+	return fsDevice(in.dev)
 }
 
 // fsDevice is the block device of the file system that stat(2) numbers so. A

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -58,7 +60,7 @@ func openFile(spec string, o Options) (_ Backend, err error) {
 		return nil, fmt.Errorf("backing %s: make it blocking: %w", spec, err)
 	}
 	if !o.Shared {
-		if err := lockFile(spec, spec, fd, lock, "use another file, or pass --shared to insist"); err != nil {
+		if err := claim(spec, fd, lock); err != nil {
 			return nil, err
 		}
 	}
@@ -87,6 +89,18 @@ func openFile(spec string, o Options) (_ Backend, err error) {
 	}
 	f.limits = l
 	return f, nil
+}
+
+// claim locks the file, and refuses one that the kernel itself uses, which takes
+// no lock.
+func claim(spec string, fd, lock int) error {
+	const hint = "use another file, or pass --shared to insist"
+	if path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+		if users := fileUsers(path); len(users) > 0 {
+			return fmt.Errorf("backing %s: %w by the kernel (%s): %s", spec, ErrInUse, strings.Join(users, ", "), hint)
+		}
+	}
+	return lockFile(spec, spec, fd, lock, hint)
 }
 
 // growHint says what to do about a file that is too small.

@@ -31,7 +31,10 @@ func Users(d DevNo) []string {
 			}
 		}
 	}
-	for range swaps(devs) {
+	if slices.ContainsFunc(swaps(), func(path string) bool {
+		n, ok := blockNode(path)
+		return ok && slices.Contains(devs, n)
+	}) {
 		add("swap")
 	}
 	for _, h := range holders(devs) {
@@ -132,23 +135,35 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// swaps are the nodes of devs that are swapped to.
-func swaps(devs []DevNo) []string {
+// fileUsers says in words which parts of the kernel use the file at path, which
+// has no symbolic links in it: "swap", "loop0". They take no lock.
+func fileUsers(path string) []string {
+	var users []string
+	if slices.Contains(swaps(), path) {
+		users = append(users, "swap")
+	}
+	loops, _ := filepath.Glob(filepath.Join(sysRoot, "block/loop*/loop/backing_file"))
+	for _, l := range loops {
+		if file, err := os.ReadFile(l); err == nil && strings.TrimSuffix(string(file), "\n") == path {
+			users = append(users, filepath.Base(filepath.Dir(filepath.Dir(l))))
+		}
+	}
+	return users
+}
+
+// swaps are the paths of the devices and files that are swapped to.
+func swaps() []string {
 	text, err := os.ReadFile(procRoot + "/swaps")
 	if err != nil {
 		return nil
 	}
-	var found []string
+	var paths []string
 	for line := range strings.Lines(string(text)) {
-		w := strings.Fields(line)
-		if len(w) < 2 || w[1] != "partition" {
-			continue
-		}
-		if n, ok := blockNode(unescape(w[0])); ok && slices.Contains(devs, n) {
-			found = append(found, w[0])
+		if w := strings.Fields(line); len(w) > 1 && strings.HasPrefix(w[0], "/") {
+			paths = append(paths, unescape(w[0]))
 		}
 	}
-	return found
+	return paths
 }
 
 // holders are the block devices that are made of devs.

@@ -73,14 +73,22 @@ func aDisk(t *testing.T) {
 		"block/dm-1/slaves/sda1/dev":          "8:1\n",
 		"block/loop0/dev":                     "7:0\n",
 		"block/loop0/loop/backing_file":       "/no/such/file\n",
+		"block/loop1/dev":                     "7:1\n",
+		"block/loop1/loop/backing_file":       "/srv/disk.img\n",
+		"block/loop2/dev":                     "7:2\n",
+		"block/loop2/loop/backing_file":       "/srv/tmp/disk.img\n",
 	}, map[string]string{
 		"8:0": "block/sda", "8:1": "block/sda/sda1", "8:2": "block/sda/sda2",
-		"254:0": "block/dm-0", "254:1": "block/dm-1", "7:0": "block/loop0",
+		"254:0": "block/dm-0", "254:1": "block/dm-1", "7:0": "block/loop0", "7:1": "block/loop1", "7:2": "block/loop2",
 	})
 }
 
 func TestDependsOn(t *testing.T) {
 	aDisk(t)
+	fakeProc(t, map[string]string{"self/mountinfo": `22 1 0:9 / / rw - tmpfs tmpfs rw
+23 22 8:1 / /srv rw - ext4 /no/such/node rw
+24 23 0:30 / /srv/tmp rw - tmpfs tmpfs rw
+`})
 	for _, tc := range []struct {
 		dev  DevNo
 		want []DevNo
@@ -90,6 +98,8 @@ func TestDependsOn(t *testing.T) {
 		{DevNo{254, 0}, []DevNo{{254, 0}, {8, 2}, {8, 0}}},
 		{DevNo{254, 1}, []DevNo{{254, 1}, {254, 0}, {8, 1}, {8, 2}, {8, 0}}},
 		{DevNo{7, 0}, []DevNo{{7, 0}}},
+		{DevNo{7, 1}, []DevNo{{7, 1}, {8, 1}, {8, 0}}},
+		{DevNo{7, 2}, []DevNo{{7, 2}}},
 	} {
 		got, err := DependsOn(tc.dev)
 		if err != nil {
@@ -127,6 +137,18 @@ a line that is none
 	} {
 		if diff := cmp.Diff(tc.want, Users(tc.dev)); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", tc.dev, diff)
+		}
+	}
+}
+
+func TestFileUsers(t *testing.T) {
+	aDisk(t)
+	fakeProc(t, map[string]string{"swaps": "Filename Type Size Used Priority\n/swap\\040file file 1 0 -2\n"})
+	for path, want := range map[string][]string{
+		"/swap file": {"swap"}, "/srv/disk.img": {"loop1"}, "/srv/other": nil,
+	} {
+		if diff := cmp.Diff(want, fileUsers(path)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
 	}
 }
