@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,6 +64,9 @@ func mustChild(t *testing.T, args ...string) string {
 // childMain does JOB DEVICE [ARGUMENT…].
 func childMain(args []string) error {
 	job, dev, rest := args[0], args[1], args[2:]
+	if job == "as-nobody" {
+		return childAsNobody(dev)
+	}
 	flags := unix.O_RDWR | unix.O_DIRECT | unix.O_CLOEXEC
 	fd, err := unix.Open(dev, flags, 0)
 	if err != nil {
@@ -97,11 +101,35 @@ func childMain(args []string) error {
 		defer unix.Close(sync)
 		_, err = unix.Pwrite(sync, buf, 0)
 		return err
-	case "hold": // keeps it open until it is killed
+	case "hold": // keeps it open until killed
 		fmt.Println("open")
-		select {}
+		time.Sleep(time.Hour)
 	}
 	return fmt.Errorf("unknown job %s", job)
+}
+
+// childAsNobody gives root up and prints the error of what it then may not do.
+func childAsNobody(what string) error {
+	const nobody = 65534
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
+		return err
+	}
+	c, err := Open()
+	if what == "open" {
+		fmt.Print(err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	o := AddOptions{ID: -1, Queues: 1, Depth: 1, MaxIOBytes: 4096}
+	if what == "add-unprivileged" {
+		o.Flags = FeatureUnprivilegedDev
+	}
+	_, err = c.Add(context.Background(), o)
+	fmt.Print(err)
+	return nil
 }
 
 // scribble changes model as the child's job of the same name changes the

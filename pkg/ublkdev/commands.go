@@ -96,9 +96,6 @@ func (c *Control) SetParams(ctx context.Context, id int, p *Params) error {
 		cmd.len = uint16(unsafe.Sizeof(params{}))
 		*(*params)(unsafe.Pointer(&buf[0])) = p.uapi()
 	}, nil)
-	if errors.Is(err, unix.EACCES) {
-		return fmt.Errorf("%w (a device's parameters cannot change once it was started)", err)
-	}
 	// The one rule that Validate cannot check: it needs what Add was given.
 	if errors.Is(err, unix.EINVAL) {
 		if info, ierr := c.Info(ctx, id); ierr == nil && p.Basic.MaxSectors > info.MaxIOBytes/512 {
@@ -147,12 +144,16 @@ func (c *Control) TryStop(ctx context.Context, id int) error {
 // id is free, which is when /dev/ublkcN is closed, the rings that fetched from
 // it are gone, and nobody has /dev/ublkbN open. When the wait is given up the
 // device goes all the same once that has come true.
+//
+// Stop a live device first: a Delete that has to wait for a request that its
+// server does not answer blocks every Add and Delete on the machine.
 func (c *Control) Delete(ctx context.Context, id int) error {
 	return c.inline(ctx, opDelDev, id, 0)
 }
 
 // DeleteAsync is Delete without waiting for the id to be free (Linux 6.9). It
-// does wait for requests that were started, as Stop does.
+// does wait for requests that were started, as Stop does, and stands in the way
+// of others like Delete.
 func (c *Control) DeleteAsync(ctx context.Context, id int) error {
 	return c.inline(ctx, opDelDevAsync, id, 0)
 }

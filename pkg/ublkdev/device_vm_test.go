@@ -181,18 +181,19 @@ func TestVMParamsInSysfs(t *testing.T) {
 
 func TestVMServe(t *testing.T) {
 	c := needUblk(t)
-	const size = 8 << 20
 	for _, tt := range []struct {
 		name          string
 		queues, depth uint16
 		maxIO         uint32
+		size          int
 	}{
-		{"one queue", 1, 16, 128 << 10},
-		{"one tag", 1, 1, 4096},
-		{"two queues", 2, 64, 64 << 10},
-		{"the deepest queue", 1, MaxDepth, 4096},
+		{"one queue", 1, 16, 128 << 10, 2 << 20},
+		{"one tag", 1, 1, 4096, 128 << 10},
+		{"two queues", 2, 64, 64 << 10, 2 << 20},
+		{"the deepest queue", 1, MaxDepth, 4096, 512 << 10},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			size := tt.size
 			info := device(t, c, AddOptions{ID: -1, Queues: tt.queues, Depth: tt.depth, MaxIOBytes: tt.maxIO}, size)
 			if want := min(int(tt.queues), runtime.NumCPU()); info.Queues != want {
 				t.Errorf("%d queues, want %d", info.Queues, want)
@@ -219,9 +220,9 @@ func TestVMServe(t *testing.T) {
 				t.Errorf("second server: %v, want EBUSY", err)
 			}
 
-			mustChild(t, "scribble", BlockPath(info.ID), "7", fmt.Sprint(size), "60")
+			mustChild(t, "scribble", BlockPath(info.ID), "7", fmt.Sprint(size), "30")
 			model := make([]byte, size)
-			if err := scribble(7, 60, model, func(int, []byte) error { return nil }); err != nil {
+			if err := scribble(7, 30, model, func(int, []byte) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(model, mem) {

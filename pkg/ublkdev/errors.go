@@ -29,8 +29,9 @@ var (
 	ErrTimeout = errors.New("the kernel did not answer")
 )
 
-// ublksMaxPath has the driver's limit of devices: of all of them up to Linux
-// 6.14, of unprivileged ones later (ublk_drv.c, ublks_max).
+// ublksMaxPath has the driver's limit of devices (ublk_drv.c, ublks_max). Up to
+// Linux 6.14 it counted all of them; since then, and in stable kernels that took
+// the change over (6.12.95 has it), only those of unprivileged users.
 const ublksMaxPath = "/sys/module/ublk_drv/parameters/ublks_max"
 
 // openError says what is wrong when /dev/ublk-control cannot be opened.
@@ -54,12 +55,36 @@ func commandError(op command, id int, errno unix.Errno) error {
 		return fmt.Errorf("%s: %w (%w)", target, ErrPermission, errno)
 	case errno == unix.EACCES && op.code == cmdAddDev:
 		return fmt.Errorf("%s: %w: %s (%w)", target, ErrTooMany, tooManyHint(ublksMaxPath), errno)
+	case errno == unix.ENODEV && (op.code == cmdTryStopDev || op.code == cmdQuiesceDev || op.code == cmdUpdateSize):
+		return fmt.Errorf("%s: %w, or it is not started (%w)", target, ErrNotFound, errno)
 	case errno == unix.ENODEV && op.code != cmdAddDev && op.code != cmdGetFeatures:
 		return fmt.Errorf("%s: %w (%w)", target, ErrNotFound, errno)
 	case errno == unix.EEXIST:
 		return fmt.Errorf("%s: %w (%w)", target, ErrExists, errno)
 	}
+	if why := reason(op.code, errno); why != "" {
+		return fmt.Errorf("%s: %w (%s)", target, errno, why)
+	}
 	return fmt.Errorf("%s: %w", target, errno)
+}
+
+// reason says what an errno of a command means, where the driver
+// (ublk_drv.c, ublk_ctrl_*) uses it for little else; or "".
+func reason(code uint32, errno unix.Errno) string {
+	type answer struct {
+		code  uint32
+		errno unix.Errno
+	}
+	return map[answer]string{
+		{cmdSetParams, unix.EACCES}:         "parameters cannot change once the device was started",
+		{cmdStartDev, unix.EINVAL}:          "its parameters are not set, or do not fit together, or the pid is not that of the process that opened /dev/ublkcN",
+		{cmdStartDev, unix.EBUSY}:           "it was stopped: its server must close /dev/ublkcN first",
+		{cmdTryStopDev, unix.EBUSY}:         "somebody has it open",
+		{cmdQuiesceDev, unix.EBUSY}:         "a queue had all its tags at work for too long",
+		{cmdStartUserRecovery, unix.EINVAL}: "it was added without USER_RECOVERY",
+		{cmdStartUserRecovery, unix.EBUSY}:  "it has a server, or the last one's files are not all closed",
+		{cmdEndUserRecovery, unix.EBUSY}:    "it is not waiting for a server",
+	}[answer{code, errno}]
 }
 
 // tooManyHint says what the limit is and how to raise it. path is

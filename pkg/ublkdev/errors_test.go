@@ -26,7 +26,11 @@ func TestCommandErrors(t *testing.T) {
 		{"limit reached", opAddDev, 7, unix.EACCES, ErrTooMany, []string{"ADD_DEV of device 7", "limit", "ublks_max"}},
 		{"unknown device", opStopDev, 9, unix.ENODEV, ErrNotFound, []string{"STOP_DEV of device 9", "no such ublk device"}},
 		{"id taken", opAddDev, 2, unix.EEXIST, ErrExists, []string{"ADD_DEV of device 2"}},
-		{"other", opStartDev, 1, unix.EINVAL, unix.EINVAL, []string{"START_DEV of device 1", "invalid argument"}},
+		{"unknown, or no disk", opTryStopDev, 9, unix.ENODEV, ErrNotFound, []string{"TRY_STOP_DEV of device 9", "or it is not started"}},
+		{"explained", opStartDev, 1, unix.EINVAL, unix.EINVAL, []string{"START_DEV of device 1", "invalid argument", "parameters are not set"}},
+		{"explained too", opTryStopDev, 1, unix.EBUSY, unix.EBUSY, []string{"TRY_STOP_DEV of device 1", "somebody has it open"}},
+		{"started", opSetParams, 1, unix.EACCES, unix.EACCES, []string{"SET_PARAMS of device 1", "once the device was started"}},
+		{"other", opStartDev, 1, unix.ENOMEM, unix.ENOMEM, []string{"START_DEV of device 1: cannot allocate memory"}},
 	} {
 		err := commandError(tt.op, tt.id, tt.errno)
 		if !errors.Is(err, tt.is) || !errors.Is(err, tt.errno) {
@@ -85,6 +89,7 @@ func TestOpenErrors(t *testing.T) {
 // A file that takes no commands answers like a kernel that lacks one, and the
 // Control goes on. Needs io_uring, not ublk.
 func TestNotTheDriver(t *testing.T) {
+	before := openFiles(t)
 	c, err := open("/dev/zero")
 	if err != nil {
 		t.Fatal(err)
@@ -111,6 +116,18 @@ func TestNotTheDriver(t *testing.T) {
 	if _, err := c.Features(context.Background()); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Features after Close: %v, want os.ErrClosed", err)
 	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d files open after Close, %d before", after, before)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
 }
 
 func TestBadArguments(t *testing.T) {
@@ -135,6 +152,7 @@ func TestBadArguments(t *testing.T) {
 			o.Flags = FeatureUserRecovery | FeatureUserRecoveryReissue | FeatureUserRecoveryFailIO
 		}, "recovery flags"},
 		{func(o *AddOptions) { o.Flags = FeatureQuiesce }, "QUIESCE needs USER_RECOVERY"},
+		{func(o *AddOptions) { o.Flags = FeatureIODescSize }, "IO_DESC_SIZE"},
 	} {
 		o := ok
 		tt.change(&o)

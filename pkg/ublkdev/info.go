@@ -92,6 +92,8 @@ func (o *AddOptions) validate() error {
 		return fmt.Errorf("recovery flags %v: want USER_RECOVERY, alone or with one of the two others", o.Flags&recovery)
 	case o.Flags.Has(FeatureQuiesce) && !o.Flags.Has(FeatureUserRecovery):
 		return fmt.Errorf("flag QUIESCE needs USER_RECOVERY")
+	case o.Flags.Has(FeatureIODescSize):
+		return fmt.Errorf("flag IO_DESC_SIZE: this package reads descriptors of the usual size only")
 	}
 	return nil
 }

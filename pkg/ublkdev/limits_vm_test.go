@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/pkg/uring"
 )
 
 // expired returns a context that ends very soon.
@@ -52,32 +55,119 @@ func TestVMUnknownDevice(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// On 6.12 the limit counts every device, on 7.3 only unprivileged ones.
-func TestVMTooMany(t *testing.T) {
+// A kernel either limits all devices, and says so, or none of root's.
+func TestVMMoreThanTheLimit(t *testing.T) {
 	c := needUblk(t)
-	const limit = 64 // ublks_max, unless the module was loaded with another
-	if b, err := os.ReadFile(ublksMaxPath); err == nil && strings.TrimSpace(string(b)) != fmt.Sprint(limit) {
-		t.Fatalf("ublks_max is %s, this test wants %d", b, limit)
+	b, err := os.ReadFile(ublksMaxPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
 	}
 	existing, err := List()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := len(existing); n < limit; n++ {
-		add(t, c, AddOptions{ID: -1, Depth: 1, MaxIOBytes: 4096})
-	}
-	info, err := c.Add(t.Context(), AddOptions{ID: -1, Queues: 1, Depth: 1, MaxIOBytes: 4096})
-	if err == nil {
-		remove(t, c, info.ID)
-	}
-	if !strings.HasPrefix(release(t), "6.12.") {
-		if err != nil {
-			t.Errorf("device %d: %v, but root has no limit here", limit+1, err)
+	// Deleted without a wait for each, which takes the kernel a grace period.
+	var ids []int
+	t.Cleanup(func() {
+		for _, id := range ids {
+			if err := c.DeleteAsync(context.Background(), id); err != nil {
+				t.Errorf("clean up: %v", err)
+			}
 		}
-		return
+		waitFor(t, "the devices to go", func() bool {
+			now, err := List()
+			return err == nil && len(now) == len(existing)
+		})
+	})
+	for n := len(existing); n <= limit; n++ {
+		info, err := c.Add(t.Context(), AddOptions{ID: -1, Queues: 1, Depth: 1, MaxIOBytes: 4096})
+		if err == nil {
+			ids = append(ids, info.ID)
+			continue
+		}
+		checkTooMany(t, err, limit)
+		if n < limit {
+			t.Errorf("refused with %d devices of %d", n, limit)
+		}
 	}
-	if !errors.Is(err, ErrTooMany) || !strings.Contains(fmt.Sprint(err), "limit is 64") || !strings.Contains(fmt.Sprint(err), "ublks_max=N") {
-		t.Errorf("device %d: %v, want ErrTooMany, the limit and how to raise it", limit+1, err)
+	t.Logf("%s: %d devices where ublks_max is %d", release(t), len(ids), limit)
+}
+
+func checkTooMany(t *testing.T, err error, limit int) {
+	t.Helper()
+	if !errors.Is(err, ErrTooMany) {
+		t.Errorf("%v, want ErrTooMany", err)
+	}
+	checkTooManyText(t, fmt.Sprint(err), limit)
+}
+
+func checkTooManyText(t *testing.T, text string, limit int) {
+	t.Helper()
+	for _, want := range []string{"too many ublk devices", fmt.Sprintf("limit is %d;", limit), ublksMaxPath, "ublks_max=N"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
+	}
+}
+
+// What a user who is not root is told: by a child that gave root up, with the
+// limit set to none.
+func TestVMNotRoot(t *testing.T) {
+	needUblk(t)
+	if out := mustChild(t, "as-nobody", "open"); !strings.Contains(out, "not permitted: ublk devices are made by root") {
+		t.Errorf("open without permission: %q", out)
+	}
+
+	setting(t, ublksMaxPath, "0")
+	if err := os.Chmod(controlPath, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(controlPath, 0o600) })
+	if out := mustChild(t, "as-nobody", "add"); !strings.Contains(out, "not permitted: ublk devices are made by root") {
+		t.Errorf("add without permission: %q", out)
+	}
+	checkTooManyText(t, mustChild(t, "as-nobody", "add-unprivileged"), 0)
+}
+
+// setting writes a kernel setting, and the old value when the test ends. Only
+// in the VM: elsewhere other programs would feel it.
+func setting(t *testing.T, path, value string) {
+	t.Helper()
+	if os.Getenv("DELAYD_REQUIRE_UBLK") != "1" {
+		t.Skipf("changes %s: only in the VM (DELAYD_REQUIRE_UBLK=1)", path)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(path, before, 0o644); err != nil {
+			t.Errorf("put back %s: %v", path, err)
+		}
+	})
+}
+
+// io_uring may be forbidden as a whole: Open says what to change.
+func TestVMIoUringDisabled(t *testing.T) {
+	needUblk(t)
+	const path = "/proc/sys/kernel/io_uring_disabled"
+	setting(t, path, "2")
+	c, err := Open()
+	if err == nil {
+		_ = c.Close()
+		t.Fatal("opened although io_uring is disabled")
+	}
+	for _, want := range []string{"open the ublk driver", "kernel.io_uring_disabled"} {
+		if !errors.Is(err, uring.ErrForbidden) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q, or is not uring.ErrForbidden", err, want)
+		}
 	}
 }
 
