@@ -260,7 +260,7 @@ func TestWakeFromAnotherThread(t *testing.T) {
 
 // A thread that waits with its P held stands in the way of a collection until
 // the runtime's signal ends its wait. It does, each time, and the wait goes on
-// afterwards.
+// afterwards. One that has given its P away is left alone.
 func TestGarbageCollectionDuringWait(t *testing.T) {
 	eachWait(t, func(t *testing.T, r *Ring, b Block) {
 		wake := wakers["eventfd"](t, r)
@@ -284,6 +284,12 @@ func TestGarbageCollectionDuringWait(t *testing.T) {
 		took := <-done
 		must(t, <-failed)
 		t.Logf("%d collections in %v, %d turns", collections, took, turns)
+		if b == HoldP && turns < collections {
+			t.Errorf("%d turns in %d collections: the P was not held", turns, collections)
+		}
+		if b == ReleaseP && turns > collections/2 {
+			t.Errorf("%d turns in %d collections: the P was not released", turns, collections)
+		}
 		if took > 20*time.Second {
 			t.Errorf("%d collections took %v", collections, took)
 		}

@@ -32,6 +32,9 @@ func TestManyNops(t *testing.T) {
 		if name == "queue" || name == "plain" {
 			n = 100_000
 		}
+		if testing.Short() {
+			n /= 10
+		}
 		t.Run(name, func(t *testing.T) {
 			r := open(t, c)
 			var sent, seen uint64
