@@ -76,6 +76,18 @@ func DeviceNumber(b Backend) (DevNo, bool) {
 	return DevNo{}, false
 }
 
+// SpecDevice is what DeviceNumber will be of the backing that spec names, found
+// without opening it: to open or read a device that the caller itself serves
+// could wait for ever.
+func SpecDevice(spec string) (DevNo, bool) {
+	for _, k := range kinds {
+		if k.prefix != "" && strings.HasPrefix(spec, k.prefix) {
+			return DevNo{}, false
+		}
+	}
+	return fileDevice(spec)
+}
+
 // DependsOn returns dev and every block device below it, each once: a
 // partition's disk, what a mapped or RAID device is made of (slaves in sysfs),
 // the disk that a loop device's file is on. A daemon whose own device is among

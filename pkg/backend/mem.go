@@ -98,7 +98,8 @@ func openMem(spec string, o Options) (Backend, error) {
 func memPath(o Options) string {
 	name := "delayd-" + o.Name
 	if o.Owner != "" {
-		name = "delayd-" + o.Owner + "-" + o.Name
+		// A colon is in no name, so two owners' devices never share a file.
+		name = "delayd-" + o.Owner + ":" + o.Name
 	}
 	return filepath.Join(memDir, name)
 }

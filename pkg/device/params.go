@@ -19,7 +19,7 @@ func params(l backend.Limits) *ublkdev.Params {
 		PhysicalBlockShift: shift(l.PhysicalBlock),
 		IOMinShift:         shift(l.IOMin),
 		IOOptShift:         shift(l.IOOpt),
-		MaxSectors:         l.MaxIOBytes / sector,
+		MaxSectors:         l.MaxSectors,
 		ChunkSectors:       l.ChunkSectors,
 		DevSectors:         uint64(l.Size) / sector,
 		VirtBoundaryMask:   l.VirtBoundaryMask,

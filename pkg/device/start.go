@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayd/delayd/pkg/backend"
 	"github.com/delayd/delayd/pkg/counters"
+	"github.com/delayd/delayd/pkg/size"
 	"github.com/delayd/delayd/pkg/ublkdev"
 )
 
@@ -49,6 +50,9 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := h.refuseOwn(spec.Backing); err != nil {
+		return nil, err
+	}
 	back, err := backend.Open(spec.Backing, backend.Options{
 		Offset:   spec.Offset,
 		Size:     spec.Size,
@@ -72,7 +76,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 		done:    make(chan struct{}),
 	}
 	d.policy.Store(undelayed)
-	if err := h.admit(d); err != nil {
+	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
 	if err := d.add(ctx); err != nil {
@@ -86,13 +90,14 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	return d, nil
 }
 
-// admit refuses what a device must not be made from.
-func (h *Host) admit(d *Device) error {
-	if n, limit := bufferBytes(d.spec, d.back.Limits()), h.opts.MaxBufferBytes; n > limit {
-		return fmt.Errorf("%d queues × depth %d × %d bytes a request can occupy %d MiB, over the limit of %d MiB: lower --queues or --depth",
-			d.spec.Queues, d.spec.Depth, d.back.Limits().MaxIOBytes, n>>20, limit>>20)
+// admit refuses what would take too much memory.
+func (d *Device) admit() error {
+	each := d.back.Limits().MaxIOBytes
+	if n, limit := bufferBytes(d.spec, d.back.Limits()), d.host.opts.MaxBufferBytes; n > limit {
+		return fmt.Errorf("%d queues × depth %d × %s a request can occupy %s, over the limit of %s: lower --queues or --depth",
+			d.spec.Queues, d.spec.Depth, size.Format(int64(each)), size.Format(n), size.Format(limit))
 	}
-	return h.refuseOwn(d.back)
+	return nil
 }
 
 // add makes the ublk device. On error it is not there.

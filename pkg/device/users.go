@@ -45,9 +45,9 @@ func diskNumber(id int) (backend.DevNo, error) {
 }
 
 // refuseOwn refuses a backing that has a device of this daemon at its bottom,
-// or in between.
-func (h *Host) refuseOwn(b backend.Backend) error {
-	dev, on := backend.DeviceNumber(b)
+// or in between. It opens nothing.
+func (h *Host) refuseOwn(spec string) error {
+	dev, on := backend.SpecDevice(spec)
 	if !on {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (h *Host) refuseOwn(b backend.Backend) error {
 	for _, n := range below {
 		if id, ok := ublkID(n); ok && h.own(id) {
 			return fmt.Errorf("backing %s is on %s, which this daemon serves: %w; use its backing, or a second daemon with another --owner",
-				b.Spec(), ublkdev.BlockPath(id), ErrOwnDevice)
+				spec, ublkdev.BlockPath(id), ErrOwnDevice)
 		}
 	}
 	return nil
