@@ -29,7 +29,7 @@ var asked = []time.Duration{
 
 // How many requests one figure is of: as many as fit the time, within bounds.
 const (
-	perFigure  = 1500 * time.Millisecond
+	perFigure  = time.Second
 	minSamples = 50
 	maxSamples = 1000
 )

@@ -32,6 +32,10 @@ func (r *report) early() (asked []time.Duration) {
 	return asked
 }
 
+// busy is the ratio of mean to median of the undelayed device, a few µs of copying
+// in the kernel, from which on something else must have had the CPU.
+const busy = 2
+
 // print writes the table. Times are in milliseconds; one that is shorter than
 // what was asked has an asterisk.
 func (r *report) print(w io.Writer) {
@@ -73,6 +77,9 @@ func (r *report) print(w io.Writer) {
 		p("- %v\n", r.dmMissing)
 	} else {
 		p("- dm-delay takes whole milliseconds only, and rounds them to timer ticks of %v ms\n", 1000/float64(r.kernel.HZ))
+	}
+	if ratio := float64(r.undelayed.Mean()) / float64(r.undelayed.Median()); ratio > busy {
+		p("! the machine was busy: the undelayed device's mean is %.1f times its median; try again when it is quiet\n", ratio)
 	}
 	p("kernel %v\n", r.kernel)
 }

@@ -72,3 +72,14 @@ func TestWithoutDMDelay(t *testing.T) {
 		t.Errorf("not said why:\n%s", b.String())
 	}
 }
+
+func TestABusyMachineIsSaid(t *testing.T) {
+	var quiet, busy strings.Builder
+	r := exampleReport()
+	r.print(&quiet)
+	r.undelayed = append(r.undelayed, 5*time.Millisecond)
+	r.print(&busy)
+	if words := "the machine was busy"; strings.Contains(quiet.String(), words) || !strings.Contains(busy.String(), words) {
+		t.Errorf("quiet:\n%s\nbusy:\n%s", quiet.String(), busy.String())
+	}
+}
