@@ -76,16 +76,26 @@ func DeviceNumber(b Backend) (DevNo, bool) {
 	return DevNo{}, false
 }
 
-// SpecDevice is what DeviceNumber will be of the backing that spec names, found
-// without opening it: to open or read a device that the caller itself serves
-// could wait for ever.
-func SpecDevice(spec string) (DevNo, bool) {
+// SpecDevices are the block devices that the backing which spec names would be
+// on, found without opening it: to open or read a device that the caller itself
+// serves could wait for ever. The path is looked at by its name first, and then
+// with its links followed.
+func SpecDevices(spec string) []DevNo {
 	for _, k := range kinds {
 		if k.prefix != "" && strings.HasPrefix(spec, k.prefix) {
-			return DevNo{}, false
+			return nil
 		}
 	}
-	return fileDevice(spec)
+	var devs []DevNo
+	if n, ok := pathDevice(spec); ok {
+		devs = append(devs, n)
+	}
+	if real, err := filepath.EvalSymlinks(spec); err == nil && real != spec {
+		if n, ok := pathDevice(real); ok && !slices.Contains(devs, n) {
+			devs = append(devs, n)
+		}
+	}
+	return devs
 }
 
 // DependsOn returns dev and every block device below it, each once: a

@@ -47,18 +47,16 @@ func diskNumber(id int) (backend.DevNo, error) {
 // refuseOwn refuses a backing that has a device of this daemon at its bottom,
 // or in between. It opens nothing.
 func (h *Host) refuseOwn(spec string) error {
-	dev, on := backend.SpecDevice(spec)
-	if !on {
-		return nil
-	}
-	below, err := backend.DependsOn(dev)
-	if err != nil {
-		return err
-	}
-	for _, n := range below {
-		if id, ok := ublkID(n); ok && h.own(id) {
-			return fmt.Errorf("backing %s is on %s, which this daemon serves: %w; use its backing, or a second daemon with another --owner",
-				spec, ublkdev.BlockPath(id), ErrOwnDevice)
+	for _, dev := range backend.SpecDevices(spec) {
+		below, err := backend.DependsOn(dev)
+		if err != nil {
+			return err
+		}
+		for _, n := range below {
+			if id, ok := ublkID(n); ok && h.own(id) {
+				return fmt.Errorf("backing %s is on %s, which this daemon serves: %w; use its backing, or a second daemon with another --owner",
+					spec, ublkdev.BlockPath(id), ErrOwnDevice)
+			}
 		}
 	}
 	return nil
