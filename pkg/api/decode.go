@@ -104,8 +104,11 @@ func fieldHint(name string) string {
 }
 
 // SpecFields returns the JSON names of a Spec's fields, in order.
-func SpecFields() []string {
-	t := reflect.TypeFor[Spec]()
+func SpecFields() []string { return Fields[Spec]() }
+
+// Fields returns the JSON names of the fields of T, a struct, in order.
+func Fields[T any]() []string {
+	t := reflect.TypeFor[T]()
 	names := make([]string, t.NumField())
 	for i := range names {
 		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("json"), ",")
