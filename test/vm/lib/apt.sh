@@ -69,7 +69,7 @@ apt_show() {
 apt_unpack() {
 	local dir=$1 debs deb bytes=0 p
 	shift
-	debs=$(mktemp -d "$VM_CACHE/debs.XXXXXX")
+	debs=$(mktemp -d "$dir.debs.XXXXXX")
 	for p; do
 		bytes=$((bytes + $(apt_show "${p%%=*}" Size || echo 0)))
 	done
@@ -95,9 +95,11 @@ ensure_busybox() {
 fetch_busybox() {
 	local temp
 	stamped "$VM_CACHE/busybox" && return
-	temp=$(mktemp -d "$VM_CACHE/busybox.XXXXXX")
+	rm -rf "$VM_CACHE"/build.busybox.*
+	temp=$(mktemp -d "$VM_CACHE/build.busybox.XXXXXX")
+	# shellcheck disable=SC2064
+	trap "rm -rf '$temp'" EXIT
 	if ! { apt_suite "$(debian_codename)" && apt_unpack "$temp/x" busybox-static; }; then
-		rm -rf "$temp"
 		die "busybox-static could not be fetched (see above)"
 	fi
 	find "$temp/x" -name busybox -type f -perm -100 -exec cp {} "$temp/busybox" \;

@@ -43,8 +43,10 @@ tick() {
 	local label=$1 log pid start=$SECONDS rc=0 next=15
 	shift
 	log=$(mktemp "$VM_CACHE/log.XXXXXX")
-	"$@" >"$log" 2>&1 &
+	TICK_LOG=$log
+	"${TICK_WRAP[@]}" "$@" >"$log" 2>&1 &
 	pid=$!
+	TICK_PID=$pid
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 0.2
 		if ((SECONDS - start >= next)); then
@@ -53,6 +55,7 @@ tick() {
 		fi
 	done
 	wait "$pid" || rc=$?
+	TICK_PID=''
 	if ((rc)); then
 		tail -n 25 "$log" >&2
 		say "$label failed (exit code $rc); the last lines of its output are above"
@@ -62,10 +65,13 @@ tick() {
 }
 
 tick_detail() { :; }
+TICK_WRAP=() TICK_LOG='' TICK_PID=''
 
-# with_lock NAME COMMAND...: runs the command (a function, usually) while no other run holds NAME.
+# with_lock NAME COMMAND...: runs the command (a function, usually) while no
+# other run holds NAME. A signal ends the command first, with what it started;
+# the lock is free when the last of its processes is gone.
 with_lock() {
-	local name=$1 fd rc=0
+	local name=$1 fd rc=0 builder stopped=''
 	shift
 	mkdir -p "$VM_CACHE"
 	exec {fd}>"$VM_CACHE/lock.$name"
@@ -73,11 +79,20 @@ with_lock() {
 		say "another run is preparing $name: waiting for it"
 		flock "$fd"
 	fi
-	# In a subshell that may die without taking the lock's owner along. The
-	# lock is released with the last descriptor, so long-lived children that
-	# inherit it would hold it: the builders start none.
-	("$@") || rc=$?
+	(
+		trap '[[ -z $TICK_PID ]] || { kill "$TICK_PID"; wait "$TICK_PID"; }; rm -f "$TICK_LOG"; exit 143' TERM
+		TICK_WRAP=(setpriv --pdeathsig TERM)
+		"$@"
+	) &
+	builder=$!
+	trap 'stopped=yes; kill -TERM "$builder"' INT TERM HUP
+	wait "$builder" || rc=$?
+	while [[ -n $stopped ]] && kill -0 "$builder" 2>/dev/null; do
+		wait "$builder"
+	done
+	trap - INT TERM HUP
 	exec {fd}>&-
+	[[ -z $stopped ]] || exit 143
 	return "$rc"
 }
 

@@ -79,6 +79,8 @@ write_run_files() {
 				;;
 			esac
 		done < <(compgen -e)
+		# Without udev, libdm has to make the nodes in /dev/mapper itself.
+		[[ $MODE == systemd ]] || echo 'export DM_DISABLE_UDEV=1'
 		printf 'ulimit -n 65536\ncd %q || exit\nexec' "$PWD"
 		printf ' %q' "$@"
 		echo

@@ -39,10 +39,10 @@ build_uml() {
 	temp=$(mktemp -d "$VM_CACHE/build.uml.XXXXXX")
 	# shellcheck disable=SC2064
 	trap "rm -rf '$temp'" EXIT
-	apt_unpack "$temp" "$package=$version" || die "the kernel source could not be fetched (see above)"
+	apt_unpack "$temp/x" "$package=$version" || die "the kernel source could not be fetched (see above)"
 	say "unpacking the kernel source"
 	mkdir "$temp/src"
-	tick "unpacking the kernel source" tar -xf "$temp/usr/src/$package.tar.xz" -C "$temp/src" --strip-components=1 || die "no user-mode kernel"
+	tick "unpacking the kernel source" tar -xf "$temp/x/usr/src/$package.tar.xz" -C "$temp/src" --strip-components=1 || die "no user-mode kernel"
 	src=$temp/src
 	uml_configure "$src"
 	say "compiling the user-mode kernel $version (about 10 minutes on two cores)"
