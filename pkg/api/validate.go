@@ -47,7 +47,7 @@ func (e *FieldError) Reason() string {
 		return ": " + e.Err.Error()
 	case len(e.Value) > maxShown:
 		return fmt.Sprintf(" %q…: %v", e.Value[:maxShown], e.Err)
-	case err == nil && slices.Contains(integerFields, e.Field):
+	case err == nil && slices.Contains(integerFields, strings.TrimPrefix(e.Field, "--")):
 		return fmt.Sprintf(" %s: %v", e.Value, e.Err)
 	}
 	return fmt.Sprintf(" %q: %v", e.Value, e.Err)

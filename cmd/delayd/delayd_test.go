@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/delayd/delayd/pkg/api"
+	"github.com/delayd/delayd/pkg/client"
+	"github.com/delayd/delayd/pkg/control"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWrongUsage has what is refused with exit code 2.
+func TestWrongUsage(t *testing.T) {
+	const help = "hint: `delayd --help` shows what can be typed\n"
+	for line, want := range map[string]string{
+		"start":                "delayd: unknown command \"start\"\n" + help,
+		"--bogus":              "delayd: unknown flag: --bogus\n" + help,
+		"--log-level loud":     "delayd: --log-level \"loud\": there is no such level\nhint: the levels are debug, info, warn and error\n",
+		"--log-format xml":     "delayd: --log-format \"xml\": there is no such format\nhint: the formats are text and json\n",
+		"--metrics 9417":       "delayd: --metrics \"9417\": not HOST:PORT\nhint: for example localhost:9417, or :9417 for all addresses\n",
+		"--owner a/b":          "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
+		"helper mount":         "delayd: unknown helper \"mount\"\n" + help,
+		"helper rescan":        "delayd: accepts 1 arg(s), received 0\n" + help,
+		"helper scheduler sda": "delayd: accepts 2 arg(s), received 1\n" + help,
+	} {
+		var out, errOut bytes.Buffer
+		code := execute(context.Background(), strings.Fields(line), &out, &errOut)
+		if code != 2 || errOut.String() != want || out.Len() != 0 {
+			t.Errorf("delayd %s: %d, %q, %q; want 2, %q", line, code, &out, &errOut, want)
+		}
+	}
+}
+
+// What fails before there is a device leaves nothing behind.
+func TestFailedStarts(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "slow.toml")
+	if err := os.WriteFile(config, []byte("backing = \"mem:1M\"\ndealy = \"5ms\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runDir := filepath.Join(dir, "run")
+	lines := map[string]string{
+		"--config " + config:             "delayd: " + config + ":2:1: dealy: unknown key\nhint: did you mean delay?\n",
+		"--config " + dir + "/none.toml": "delayd: read the device file: stat " + dir + "/none.toml: no such file or directory\n",
+	}
+	// A kernel that has the driver starts a daemon; its tests are elsewhere.
+	if _, err := os.Stat("/dev/ublk-control"); errors.Is(err, os.ErrNotExist) {
+		lines[""] = "no ublk driver: /dev/ublk-control is missing; load it with \"modprobe ublk_drv\""
+	}
+	for line, want := range lines {
+		var out, errOut bytes.Buffer
+		code := execute(context.Background(), append([]string{"--run-dir", runDir}, strings.Fields(line)...), &out, &errOut)
+		if code != 1 || !strings.Contains(errOut.String(), want) {
+			t.Errorf("delayd %s: %d, %q; want 1, %q", line, code, &errOut, want)
+		}
+	}
+	if _, err := os.Stat(runDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the run directory is left: %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, c := range []struct {
+		in            options
+		env           string
+		owner, socket string
+	}{
+		{options{}, "", "delayd", "/run/delayd/delayd.sock"},
+		{options{config: "/etc/delayd/slow.toml"}, "", "slow", "/run/delayd/slow.sock"},
+		{options{config: "/etc/delayd/slow.toml", owner: "x"}, "", "x", "/run/delayd/x.sock"},
+		{options{}, "/tmp/e.sock", "delayd", "/tmp/e.sock"},
+		{options{socket: "/tmp/f.sock"}, "/tmp/e.sock", "delayd", "/tmp/f.sock"},
+	} {
+		c.in.runDir = defaultRunDir
+		if err := c.in.complete(c.env); err != nil {
+			t.Error(err)
+		}
+		if c.in.owner != c.owner || c.in.socket != c.socket {
+			t.Errorf("got %s and %s, want %s and %s", c.in.owner, c.in.socket, c.owner, c.socket)
+		}
+	}
+	var manager options
+	manager.runDir = defaultRunDir
+	if err := manager.complete(""); err != nil || manager.socket != api.DefaultSocket {
+		t.Errorf("the manager listens on %s, and its clients look at %s", manager.socket, api.DefaultSocket)
+	}
+}
+
+// fakes makes devices that serve nobody; those named "bad" do not start.
+type fakes struct {
+	mu      sync.Mutex
+	stopped []string
+}
+
+type fake struct {
+	all  *fakes
+	spec api.Spec
+}
+
+func (f *fakes) Start(_ context.Context, s api.Spec) (control.Device, error) {
+	if s.Name == "bad" {
+		return nil, api.NewProblem(api.ProblemBacking, "open backing "+s.Backing+": no such file or directory")
+	}
+	return &fake{f, s}, nil
+}
+
+func (d *fake) Describe() api.Device           { return api.Device{Name: d.spec.Name, Path: "/dev/ublkb0"} }
+func (d *fake) Users() ([]string, error)       { return nil, nil }
+func (d *fake) Kill(ctx context.Context) error { return d.Stop(ctx) }
+func (d *fake) Stop(context.Context) error {
+	d.all.mu.Lock()
+	defer d.all.mu.Unlock()
+	d.all.stopped = append(d.all.stopped, d.spec.Name)
+	return nil
+}
+
+// systemd stands for the service manager: it collects what it is told.
+func systemd(t *testing.T) func() []string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Cleanup(func() { _ = conn.Close() })
+	return func() []string {
+		var all []string
+		buf := make([]byte, 4096)
+		for {
+			if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := conn.Read(buf)
+			if err != nil {
+				return all
+			}
+			all = append(all, string(buf[:n]))
+		}
+	}
+}
+
+func specs(names ...string) []api.Spec {
+	var all []api.Spec
+	for _, n := range names {
+		all = append(all, api.Spec{Name: n, Backing: "mem:1M"})
+	}
+	return all
+}
+
+func TestServeUntilToldToEnd(t *testing.T) {
+	told := systemd(t)
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	all := &fakes{}
+	done := make(chan error, 1)
+	go func() {
+		done <- serve(ctx, options{owner: "t"}, slog.New(slog.DiscardHandler), l, specs("a", "b"), all)
+	}()
+	c := client.New(socket)
+	devices, err := c.Devices(context.Background()) // answered when all are there
+	if err != nil || len(devices) != 2 {
+		t.Errorf("%v, %v", devices, err)
+	}
+	v, err := c.Version(context.Background())
+	if err != nil || v != api.Build() {
+		t.Errorf("%v, %v", v, err)
+	}
+	if diff := cmp.Diff([]string{"STATUS=1 device", "STATUS=2 devices", "READY=1"}, told()); diff != "" {
+		t.Error(diff)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(all.stopped) != 2 {
+		t.Errorf("stopped %v", all.stopped)
+	}
+	if diff := cmp.Diff([]string{"STOPPING=1\nSTATUS=Ending: devices are finished and removed"}, told()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+// If one device of a file fails, none is left and nobody is told "ready".
+func TestServeWithADeviceThatFails(t *testing.T) {
+	told := systemd(t)
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := &fakes{}
+	err = serve(context.Background(), options{}, slog.New(slog.DiscardHandler), l, specs("a", "bad", "c"), all)
+	if err == nil || err.Error() != "add bad: open backing mem:1M: no such file or directory" {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff([]string{"a"}, all.stopped); diff != "" {
+		t.Error(diff)
+	}
+	for _, state := range told() {
+		if strings.Contains(state, "READY") {
+			t.Errorf("told %q", state)
+		}
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	old := metricsHandler
+	defer func() { metricsHandler = old }()
+	log := slog.New(slog.DiscardHandler)
+	m := control.NewManager(control.Options{Starter: &fakes{}})
+	metricsHandler = nil
+	if _, err := serveMetrics("localhost:0", m, log); err == nil || err.Error() != "this build has no metrics" {
+		t.Errorf("got %v", err)
+	}
+	metricsHandler = func(*control.Manager) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "delayd_x 1\n") })
+	}
+	taken, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	addr := taken.Addr().String()
+	if _, err := serveMetrics(addr, m, log); err == nil || err.Error() != "serve metrics on "+addr+": listen tcp "+addr+": bind: address already in use" {
+		t.Errorf("got %v", err)
+	}
+	s, err := serveMetrics("localhost:0", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSetScheduler(t *testing.T) {
+	sysfs := t.TempDir()
+	file := filepath.Join(sysfs, "ublkb0/queue/scheduler")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := setScheduler(sysfs, "ublkb0", "none"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "none" {
+		t.Errorf("wrote %q, %v", text, err)
+	}
+	if err := setScheduler(sysfs, "ublkb1", "none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(sysfs, "ublkb1")); err == nil {
+		t.Error("it was made")
+	}
+	if err := setScheduler(sysfs, "../x", "none"); err == nil || err.Error() != `set the scheduler: "../x" is not the name of a disk` {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHelpersFailOnWhatIsNoDisk(t *testing.T) {
+	for line, want := range map[string]string{
+		"helper rescan /dev/null":           "delayd: read the partitions of /dev/null: inappropriate ioctl for device\n",
+		"helper rescan /dev/none":           "delayd: read the partitions: open /dev/none: no such file or directory\n",
+		"helper scheduler ublkb999999 none": "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
+	} {
+		var out, errOut bytes.Buffer
+		if code := execute(context.Background(), strings.Fields(line), &out, &errOut); code != 1 || errOut.String() != want {
+			t.Errorf("delayd %s: %d, %q, want %q", line, code, &errOut, want)
+		}
+	}
+}
