@@ -31,7 +31,7 @@ apt_suite() {
 	local suite=$1 dir=$VM_CACHE/apt/$1${2:++$2} mirror signed='' s
 	mkdir -p "$dir/none" "$dir/lists/partial" "$dir/cache/archives/partial"
 	APT_OPTS=(
-		-o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=-
+		-o "Dir::Etc::sourcelist=$dir/sources.list" -o "Dir::Etc::sourceparts=$dir/none"
 		-o Dir::Etc::preferences=/dev/null -o "Dir::Etc::preferencesparts=$dir/none"
 		-o "Dir::State::lists=$dir/lists" -o "Dir::Cache=$dir/cache"
 		-o APT::Sandbox::User=root -o Debug::NoLocking=true

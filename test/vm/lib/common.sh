@@ -10,7 +10,7 @@
 #   kvm/KEY             whether KVM works on this machine, since this boot
 
 VM_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-VM_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/delayd
+VM_CACHE=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/delayd
 ME=${ME:-vm}
 
 say() { printf '%s: %s\n' "$ME" "$*" >&2; }

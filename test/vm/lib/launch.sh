@@ -6,7 +6,7 @@
 # nothing is left however this program ends, kill -9 included. Only processes
 # that this shell started are ever signalled, by their id.
 
-BOOT_LIMIT=120 # seconds that a guest may take beside its command
+BOOT_LIMIT=300 # seconds that a guest may take beside its command
 
 # launch COMMAND...: runs it and exits with its code.
 launch() {
@@ -54,7 +54,7 @@ launch() {
 		cp "$WORK/console" "$VM_OUT/kernel.log"
 		say "the kernel log has the lines above; all of it is in $VM_OUT/kernel.log"
 		((rc == 0)) && rc=99
-	elif [[ $KEEP_LOG == yes ]]; then
+	elif [[ $KEEP_LOG == yes ]] || ((rc == 124)) || { ((rc)) && [[ $own_out == no ]]; }; then
 		cp "$WORK/console" "$VM_OUT/kernel.log"
 	fi
 	exit "$rc"
