@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -101,11 +102,23 @@ func childMain(args []string) error {
 		defer unix.Close(sync)
 		_, err = unix.Pwrite(sync, buf, 0)
 		return err
+	case "discard": // the second 64 KiB
+		return childRange(fd, unix.BLKDISCARD)
+	case "zeroout":
+		return childRange(fd, unix.BLKZEROOUT)
 	case "hold": // keeps it open until killed
 		fmt.Println("open")
 		time.Sleep(time.Hour)
 	}
 	return fmt.Errorf("unknown job %s", job)
+}
+
+func childRange(fd int, request uintptr) error {
+	span := [2]uint64{64 << 10, 64 << 10}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&span))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // childAsNobody gives root up and prints the error of what it then may not do.

@@ -119,9 +119,9 @@ func (c *Control) GetParams(ctx context.Context, id int) (*Params, error) {
 }
 
 // Start starts a device: it waits until every tag of every queue was fetched,
-// then /dev/ublkbN appears. pid is the process that opened /dev/ublkcN. Up to
-// Linux 6.14 or so the partition scan happens inside, so that the queues must be
-// answering reads; later it follows by itself, or not at all with
+// then /dev/ublkbN appears. pid is the process that opened /dev/ublkcN. An
+// older kernel (6.12) scans for partitions inside, so the queues must be
+// answering reads; a newer one (7.3) afterwards, or not at all with
 // [FeatureNoAutoPartScan].
 func (c *Control) Start(ctx context.Context, id, pid int) error {
 	return c.inline(ctx, opStartDev, id, uint64(pid))

@@ -281,6 +281,48 @@ func TestVMFlushAndFUA(t *testing.T) {
 	}
 }
 
+func TestVMDiscardAndWriteZeroes(t *testing.T) {
+	c := needUblk(t)
+	const size = 256 << 10
+	info := add(t, c, AddOptions{ID: -1})
+	p := plainParams(info, size)
+	p.Discard = &DiscardParams{Granularity: 4096, MaxSectors: 64, MaxWriteZeroesSectors: 128, MaxSegments: 1}
+	if err := c.SetParams(t.Context(), info.ID, p); err != nil {
+		t.Fatal(err)
+	}
+	mem := memory(t, size)
+	s := serve(t, info, mem)
+	if err := c.Start(t.Context(), info.ID, os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	defer stop(t, c, s)
+	for _, tt := range []struct {
+		job     string
+		kind    op.Op
+		want    int64 // requests: 64 KiB over the limit of the kind
+		noUnmap int64
+	}{
+		{"discard", op.Discard, 2, 0},
+		{"zeroout", op.WriteZeroes, 1, 1},
+	} {
+		for i := range mem {
+			mem[i] = 0xee
+		}
+		mustChild(t, tt.job, BlockPath(info.ID))
+		if n := s.served[tt.kind].Load(); n != tt.want {
+			t.Errorf("%s: %d requests, want %d", tt.job, n, tt.want)
+		}
+		if n := s.noUnmap.Load(); n != tt.noUnmap {
+			t.Errorf("%s: %d requests with FlagNoUnmap, want %d", tt.job, n, tt.noUnmap)
+		}
+		for i, b := range mem {
+			if inside := i >= 64<<10 && i < 128<<10; inside != (b == 0) {
+				t.Fatalf("%s of 64 KiB at 64 KiB: byte %d is %#x", tt.job, i, b)
+			}
+		}
+	}
+}
+
 func TestVMAffinity(t *testing.T) {
 	c := needUblk(t)
 	info := add(t, c, AddOptions{ID: -1, Queues: uint16(runtime.NumCPU())})
