@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -231,29 +231,34 @@ func TestServeWithADeviceThatFails(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	old := metricsHandler
-	defer func() { metricsHandler = old }()
 	log := slog.New(slog.DiscardHandler)
 	m := control.NewManager(control.Options{Starter: &fakes{}})
-	metricsHandler = nil
-	if _, err := serveMetrics("localhost:0", m, log); err == nil || err.Error() != "this build has no metrics" {
-		t.Errorf("got %v", err)
-	}
-	metricsHandler = func(*control.Manager) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "delayd_x 1\n") })
-	}
 	taken, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = taken.Close() }()
 	addr := taken.Addr().String()
 	if _, err := serveMetrics(addr, m, log); err == nil || err.Error() != "serve metrics on "+addr+": listen tcp "+addr+": bind: address already in use" {
 		t.Errorf("got %v", err)
 	}
-	s, err := serveMetrics("localhost:0", m, log)
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := serveMetrics(addr, m, log)
 	if err != nil {
 		t.Fatal(err)
+	}
+	scrape := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := scrape.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 200 || !strings.Contains(string(text), "\ndelayd_build_info{") {
+		t.Errorf("%d\n%s", resp.StatusCode, text)
 	}
 	if err := s.Close(context.Background()); err != nil {
 		t.Error(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -119,24 +118,4 @@ func serve(ctx context.Context, o options, log *slog.Logger, listener net.Listen
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
 	}
-}
-
-// metricsHandler makes what answers GET /metrics from the devices of a manager.
-//
-// INTEGRATION POINT: set it to pkg/metrics' handler. While it is nil, --metrics
-// is refused.
-var metricsHandler func(*control.Manager) http.Handler
-
-func serveMetrics(addr string, m *control.Manager, log *slog.Logger) (*control.Server, error) {
-	if metricsHandler == nil {
-		return nil, errors.New("this build has no metrics")
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics on %s: %w", addr, err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metricsHandler(m))
-	log.Info("metrics", "address", l.Addr().String())
-	return control.Serve(l, mux, log), nil
 }

@@ -2,8 +2,13 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -174,4 +179,28 @@ func mustAdd(t *testing.T, m *Manager, s api.Spec) api.Device {
 		t.Fatalf("add %s: %v", s.Name, err)
 	}
 	return d
+}
+
+func unixClient(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+}
+
+// post sends JSON to the devices and returns the status and the body.
+func post(t *testing.T, socket, body string) (int, string) {
+	t.Helper()
+	resp, err := unixClient(socket).Post("http://delayd"+api.PathDevices, api.MediaType, strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode, string(text)
 }

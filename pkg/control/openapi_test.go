@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -84,30 +83,6 @@ type caller struct {
 	t    *testing.T
 	doc  *document
 	http *http.Client
-}
-
-func unixClient(socket string) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-}
-
-// post sends JSON to the devices and returns the status and the body.
-func post(t *testing.T, socket, body string) (int, string) {
-	t.Helper()
-	resp, err := unixClient(socket).Post("http://delayd"+api.PathDevices, api.MediaType, strings.NewReader(body))
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	text, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		t.Error(err)
-	}
-	return resp.StatusCode, string(text)
 }
 
 func (c *caller) call(method, path, contentType, body string, want int) (*http.Response, string) {
