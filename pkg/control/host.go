@@ -143,8 +143,11 @@ func startProblem(s api.Spec, err error) *api.Problem {
 	return p
 }
 
+// ofBacking says whether it was what was asked of the backing that could not be
+// had, not the kernel that failed: a refusal of our own carries no errno.
 func ofBacking(err error) bool {
-	if errors.Is(err, backend.ErrInUse) || errors.Is(err, backend.ErrZoned) {
+	var errno unix.Errno
+	if errors.Is(err, backend.ErrInUse) || errors.Is(err, backend.ErrZoned) || !errors.As(err, &errno) {
 		return true
 	}
 	for _, e := range openErrnos {

@@ -136,7 +136,6 @@ func (m *Manager) Add(ctx context.Context, s api.Spec) (api.Device, error) {
 	m.mu.Unlock()
 
 	d := m.describe(e, dev)
-	m.o.Log.Info("device added", "device", d.Name, "path", d.Path, "backing", d.Backing, "bytes", d.Size)
 	for _, w := range e.warnings {
 		m.o.Log.Warn(w, "device", d.Name)
 	}
