@@ -29,7 +29,12 @@ const (
 
 // daemon is a delayd of a test's own.
 type daemon struct {
-	t      testing.TB
+	t testing.TB // that fails
+	*process
+}
+
+// process is what a daemon is, whichever test speaks to it.
+type process struct {
 	owner  string
 	socket string
 	runDir string
@@ -43,7 +48,7 @@ type daemon struct {
 
 var (
 	serial  atomic.Uint64
-	running sync.Map // *daemon → nil: those that may have devices
+	running sync.Map // *process → *daemon: those that may have devices
 	// foreign are the ublk devices that were there before the first daemon.
 	foreign = sync.OnceValue(ublkDevices)
 )
@@ -67,13 +72,12 @@ func newDaemon(t testing.TB, args ...string) *daemon {
 	t.Helper()
 	needUblk(t)
 	foreign()
-	d := &daemon{
-		t:      t,
+	d := &daemon{t, &process{
 		owner:  flagOf(args, "owner"),
 		socket: flagOf(args, "socket"),
 		runDir: flagOf(args, "run-dir"),
 		ended:  make(chan struct{}),
-	}
+	}}
 	if d.owner == "" {
 		d.owner = fmt.Sprintf("e2e-%d-%d", os.Getpid(), serial.Add(1))
 	}
@@ -90,6 +94,9 @@ func newDaemon(t testing.TB, args ...string) *daemon {
 	}
 	return d
 }
+
+// with is the same daemon for a subtest, which then is what fails.
+func (d *daemon) with(t testing.TB) *daemon { return &daemon{t, d.process} }
 
 // flagOf returns the value of the last --name in args.
 func flagOf(args []string, name string) (value string) {
@@ -115,7 +122,7 @@ func (d *daemon) begin(args []string) error {
 	if err := d.cmd.Start(); err != nil {
 		return fmt.Errorf("start delayd: %w", err)
 	}
-	running.Store(d, nil)
+	running.Store(d.process, d)
 	go func() {
 		d.err = d.cmd.Wait()
 		close(d.ended)
@@ -240,7 +247,7 @@ func (d *daemon) kill() {
 	d.killed = true
 	_ = d.cmd.Process.Kill()
 	must(d.t, ignoreExit(d.wait(stopLimit)))
-	running.Delete(d)
+	running.Delete(d.process)
 }
 
 func ignoreExit(err error) error {
@@ -266,7 +273,7 @@ func (d *daemon) end() {
 // judge waits for the end and looks for what is left, once.
 func (d *daemon) judge() {
 	d.t.Helper()
-	if _, live := running.Load(d); !live {
+	if _, live := running.Load(d.process); !live {
 		return
 	}
 	if err := d.wait(stopLimit); err != nil {
@@ -281,7 +288,7 @@ func (d *daemon) judge() {
 			d.t.Logf("delayd printed:\n%s", d.log())
 		}
 	}
-	running.Delete(d)
+	running.Delete(d.process)
 	for _, left := range d.leftovers() {
 		d.t.Errorf("left behind by delayd: %s", left)
 	}
@@ -306,7 +313,7 @@ func (d *daemon) leftovers() (left []string) {
 		left = append(left, "in its run directory: "+r.Name())
 	}
 	known := foreign()
-	running.Range(func(other, _ any) bool {
+	running.Range(func(_, other any) bool {
 		// Any of them may be another's, who can say.
 		known = append(known, other.(*daemon).devices()...)
 		return true

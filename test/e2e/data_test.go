@@ -1,11 +1,226 @@
 package e2e
 
-import "testing"
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
 
-func TestDaemonSmoke(t *testing.T) {
+	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/test/fixture"
+)
+
+// dataCase is one way to have a device. The whole matrix is tested, or, if time
+// is short, cases that have every backing, delay and number of queues.
+type dataCase struct {
+	backing string
+	delay   time.Duration
+	queues  int
+	engine  string
+}
+
+func dataCases(short bool) (cases []dataCase) {
+	const us, ms = time.Microsecond, time.Millisecond
+	if short {
+		return []dataCase{
+			{"block", 0, 1, "io_uring"},
+			{"block", 3 * ms, 2, "libaio"},
+			{"file", 200 * us, 2, "io_uring"},
+			{"file", 0, 1, "libaio"},
+			{"mem", 3 * ms, 1, "io_uring"},
+			{"mem", 200 * us, 2, "libaio"},
+		}
+	}
+	for _, backing := range []string{"block", "file", "mem"} {
+		for i, delay := range []time.Duration{0, 200 * us, 3 * ms} {
+			for queues := 1; queues <= 2; queues++ {
+				// Each engine meets each backing, delay and number of queues.
+				engine := [2]string{"io_uring", "libaio"}[(i+queues)%2]
+				cases = append(cases, dataCase{backing, delay, queues, engine})
+			}
+		}
+	}
+	return cases
+}
+
+// What fio writes and checks through the device is what the backing holds, byte
+// for byte, and fio itself finds it there.
+func TestDataWithFio(t *testing.T) {
+	size := int64(32 * mib)
+	if testing.Short() {
+		size = 8 * mib
+	}
 	d := startDaemon(t)
-	p := d.add("a", "--backing", "mem:16M", "--delay", "1ms")
-	t.Log(p, d.show("a"))
-	d.del("a")
-	d.add("a", "--backing", "mem:16M", "--delay", "1ms")
+	for i, c := range dataCases(testing.Short()) {
+		t.Run(fmt.Sprintf("%s/%v/%d-queues", c.backing, c.delay, c.queues), func(t *testing.T) {
+			if c.queues > runtime.NumCPU() {
+				t.Skipf("a device has no more queues than there are CPUs: %d", runtime.NumCPU())
+			}
+			d := d.with(t)
+			b := newBacking(t, c.backing, size)
+			name := shortName(t)
+			path := d.add(name, "--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))
+			if got, err := fixture.Size(path); got != size {
+				t.Fatalf("the device has %d bytes (%v), its backing %d", got, err, size)
+			}
+			f := fioJob{path: path, size: size, engine: c.engine, seed: i + 1, queues: c.queues, block: blockSize(t, path)}
+
+			// Mixed reads and writes, read back while others are under way, and
+			// all once more at the end.
+			mixed := f.run(t, "--rw=randrw", "--rwmixwrite=60", "--verify_backlog=64")
+			if mixed.Read.Bytes < size/2 || mixed.Write.Bytes < size/4 {
+				t.Errorf("fio read %d and wrote %d bytes of %d, too few to prove anything", mixed.Read.Bytes, mixed.Write.Bytes, size)
+			}
+			// Every block once, to be looked for behind the device.
+			f.seed += 1000
+			if w := f.run(t, "--rw=randwrite", "--do_verify=0"); w.Write.Bytes != size {
+				t.Errorf("fio wrote %d bytes, want all %d", w.Write.Bytes, size)
+			}
+			through := imageOf(t, path)
+			if b.kind == "mem" {
+				same(t, "backing", through, imageOf(t, b.path(d, name)))
+				f.path = b.path(d, name)
+				f.checkOnly(t)
+				d.del(name)
+				return
+			}
+			d.del(name)
+			same(t, "backing", through, imageOf(t, b.spec))
+			f.path = b.spec
+			f.checkOnly(t)
+		})
+	}
+}
+
+// blockSize is the device's logical block size.
+func blockSize(t testing.TB, path string) int {
+	t.Helper()
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	n, err := unix.IoctlGetInt(fd, unix.BLKSSZGET)
+	must(t, err)
+	return n
+}
+
+// fioJob is fio on one device: several jobs, each on a region of its own, so
+// that what one expects no other overwrites.
+type fioJob struct {
+	path   string
+	size   int64
+	engine string
+	seed   int
+	queues int
+	block  int // the smallest
+}
+
+const (
+	fioJobs  = 2
+	fioDepth = 32
+	fioLimit = 3 * time.Minute
+)
+
+// fioResult is what fio counts of one kind of request.
+type fioResult struct {
+	Read, Write struct {
+		Bytes int64 `json:"io_bytes"`
+	}
+}
+
+func (f fioJob) args(more ...string) []string {
+	region := f.size / fioJobs
+	args := []string{
+		"--name=data", "--filename=" + f.path, "--direct=1", "--thread", "--group_reporting",
+		"--ioengine=" + f.engine, fmt.Sprintf("--iodepth=%d", fioDepth), fmt.Sprintf("--numjobs=%d", fioJobs),
+		fmt.Sprintf("--size=%d", region), fmt.Sprintf("--offset_increment=%d", region),
+		"--bssplit=" + f.sizes(),
+		"--verify=crc32c", "--verify_fatal=1", fmt.Sprintf("--randseed=%d", f.seed),
+		"--output-format=json",
+	}
+	if f.queues > 1 {
+		// A queue is chosen by the CPU that submits.
+		args = append(args, fmt.Sprintf("--cpus_allowed=0-%d", f.queues-1), "--cpus_allowed_policy=split")
+	}
+	return append(args, more...)
+}
+
+// sizes are from one block to 1 MiB, with more of the small, so that both the
+// number of requests and their bytes are many.
+func (f fioJob) sizes() string {
+	if f.block == 512 {
+		return "512/15:1k/10:3584/10:4k/20:12800/10:32k/10:66048/8:128k/7:300k/5:1m/5"
+	}
+	return fmt.Sprintf("%d/35:%d/20:%d/15:%d/15:1m/15", f.block, 3*f.block, 8*f.block, 17*f.block)
+}
+
+// run is fio, which has to find nothing wrong.
+func (f fioJob) run(t testing.TB, more ...string) fioResult {
+	t.Helper()
+	out, err := f.start(t, more...)
+	if err != nil {
+		t.Fatalf("fio on %s: %v\n%s", f.path, err, out)
+	}
+	var report struct {
+		Jobs []struct {
+			Error int `json:"error"`
+			fioResult
+		} `json:"jobs"`
+	}
+	must(t, json.Unmarshal(jsonPart(out), &report))
+	if len(report.Jobs) != 1 || report.Jobs[0].Error != 0 {
+		t.Fatalf("fio on %s: want one group without an error\n%s", f.path, out)
+	}
+	return report.Jobs[0].fioResult
+}
+
+// checkOnly has fio look for what a randwrite with the same seed has written.
+func (f fioJob) checkOnly(t testing.TB) {
+	t.Helper()
+	if r := f.run(t, "--rw=randwrite", "--verify_only"); r.Read.Bytes != f.size {
+		t.Errorf("fio looked at %d bytes of %s, want all %d", r.Read.Bytes, f.path, f.size)
+	}
+}
+
+func (f fioJob) start(t testing.TB, more ...string) ([]byte, error) {
+	t.Helper()
+	bin, err := exec.LookPath("fio")
+	if err != nil {
+		t.Fatalf("%v: install it (tools/setup test does)", err)
+	}
+	cmd := exec.Command(bin, f.args(more...)...)
+	cmd.Dir = t.TempDir() // for the state that it saves of its verification
+	var out lockedBuffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	late := time.AfterFunc(fioLimit, func() { _ = cmd.Process.Kill() })
+	err = cmd.Wait()
+	if !late.Stop() {
+		err = fmt.Errorf("not done within %v: %w", fioLimit, err)
+	}
+	// fio leaves a dump of a block that was not as expected.
+	if dumps, _ := filepath.Glob(filepath.Join(cmd.Dir, "*.received")); err != nil {
+		for _, d := range dumps {
+			text, _ := os.ReadFile(d)
+			t.Logf("%s begins with % x", d, text[:min(64, len(text))])
+		}
+	}
+	return []byte(out.String()), err
+}
+
+// jsonPart leaves out the notes that fio writes before its report.
+func jsonPart(out []byte) []byte {
+	for i, c := range out {
+		if c == '{' {
+			return out[i:]
+		}
+	}
+	return out
 }
