@@ -47,7 +47,7 @@ build_uml() {
 	uml_configure "$src"
 	say "compiling the user-mode kernel $version (about 10 minutes on two cores)"
 	# shellcheck disable=SC2317
-	tick_detail() { printf ', %d files compiled' "$(grep -c '^  CC' "$1")"; }
+	tick_detail() { printf ', %d of about 1150 files compiled' "$(grep -c '^  CC' "$1")"; }
 	tick "compiling the user-mode kernel" make -C "$src" ARCH=um "-j$(nproc)" linux || die "no user-mode kernel"
 	uml_collect "$src" "$temp/new"
 	publish "$temp/new" "$name" uml
