@@ -265,32 +265,6 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-func TestSetScheduler(t *testing.T) {
-	sysfs := t.TempDir()
-	file := filepath.Join(sysfs, "ublkb0/queue/scheduler")
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := setScheduler(sysfs, "ublkb0", "none"); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != "none" {
-		t.Errorf("wrote %q, %v", text, err)
-	}
-	if err := setScheduler(sysfs, "ublkb1", "none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := os.Stat(filepath.Join(sysfs, "ublkb1")); err == nil {
-		t.Error("it was made")
-	}
-	if err := setScheduler(sysfs, "../x", "none"); err == nil || err.Error() != `set the scheduler: "../x" is not the name of a disk` {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestHelpersFailOnWhatIsNoDisk(t *testing.T) {
 	for line, want := range map[string]string{
 		"helper rescan /dev/null":           "delayd: read the partitions of /dev/null: inappropriate ioctl for device\n",

@@ -194,7 +194,7 @@ func (d *Device) teardown(ctx context.Context) error {
 
 // removeLimit is how long a deleted device may stay before it is reported:
 // udev's probe of a new or changed device holds it for a moment.
-const removeLimit = 5 * time.Second
+const removeLimit = 2 * time.Second
 
 // remove deletes a stopped ublk device and waits, within a limit, until it is
 // gone. A device that somebody has open goes when he closes it; that is not an

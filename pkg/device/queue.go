@@ -67,7 +67,9 @@ type queue struct {
 	requests []request // by tag
 	heap     *scheduler.Heap
 	wait     waiting
-	now      int64   // monotonic ns, read once a turn, after the reap
+	now      int64   // monotonic ns, read once a turn
+	looked   bool    // now was read at the end of the rest before this turn
+	deferred bool    // the ring has DEFER_TASKRUN
 	law      *policy // the policy of this turn, read after the reap
 	fetching int     // tags that the driver has not taken back
 	busy     int     // requests fetched and not committed
@@ -104,9 +106,16 @@ func (q *queue) run() error {
 // there may be more.
 func (q *queue) reap() (more bool) {
 	n := q.ring.Reap(q.done[:])
-	// Both after the reap: an arrival is never dated before its fetch, and a
-	// policy that was in force before a request was sent applies to it.
-	q.now = q.clock.Now()
+	// After the reap: an arrival is never dated before its fetch. A rest that
+	// ended with a look at the clock saves this one, if nothing was fetched
+	// since: with DEFER_TASKRUN the kernel posts completions only while this
+	// thread is in it.
+	if !q.looked || n > 0 && !q.deferred {
+		q.now = q.clock.Now()
+	}
+	q.looked = false
+	// After the reap too: a policy that was in force before a request was sent
+	// applies to it.
 	q.law = q.policy.Load()
 	for i := range n {
 		c := &q.done[i]

@@ -78,12 +78,13 @@ func (q *queue) sleep(timeout int64) error {
 		}
 	}
 	err := q.ring.Wait(1, time.Duration(asked), block)
-	woke := q.clock.Now()
-	q.cells.Slept(woke - q.now)
+	slept := q.now
+	q.look()
+	q.cells.Slept(q.now - slept)
 	if !q.ring.Ready() {
 		q.wait.quiet++
-		if asked >= 0 && woke-q.now >= asked {
-			q.wait.waiter.Learn(q.now+asked, woke)
+		if asked >= 0 && q.now-slept >= asked {
+			q.wait.waiter.Learn(slept+asked, q.now)
 		}
 	}
 	return err
@@ -103,21 +104,24 @@ func (q *queue) spin(deadline int64) error {
 	if err := q.ring.Submit(); err != nil {
 		return err
 	}
-	last, gap := q.now, int64(0)
-	for !q.ring.Ready() {
-		now := q.clock.Now()
-		gap = max(gap, now-last)
-		last = now
-		if now >= deadline {
-			break
-		}
+	began, gap := q.now, int64(0)
+	for q.now < deadline && !q.ring.Ready() {
+		last := q.now
+		q.look()
+		gap = max(gap, q.now-last)
 	}
-	q.cells.Spun(last - q.now)
+	q.cells.Spun(q.now - began)
 	if gap > stolen && q.switchedOut() {
-		q.wait.backoff.Penalise(last)
+		q.wait.backoff.Penalise(q.now)
 		q.cells.Penalised()
 	}
 	return nil
+}
+
+// look reads the clock for this rest and for the turn that follows it.
+func (q *queue) look() {
+	q.now = q.clock.Now()
+	q.looked = true
 }
 
 // switchedOut reports whether the kernel has taken the CPU from this thread

@@ -55,6 +55,7 @@ func (q *queue) open() error {
 		return fmt.Errorf("queue %d: make its ring: %w", q.id, err)
 	}
 	q.ring = ring
+	q.deferred = ring.Config().DeferTaskrun
 	files := [slots]int32{slotChar: int32(q.char), slotBacking: int32(q.back.FD())}
 	if err := ring.RegisterFiles(files[:]); err != nil {
 		return fmt.Errorf("queue %d: register files: %w", q.id, err)

@@ -27,7 +27,7 @@ type Source struct {
 
 // States are the states of a device that delayd_device_state always has a series
 // for, with 1 for the one it is in.
-var States = []string{"delaying", "suspended", "hung", "quiesced"}
+var States = []string{"delaying", "suspended", "hung", "quiesced", "stopping", "failed"}
 
 // Collector is a [prometheus.Collector] of devices. It may be used by several
 // scrapes at once.
