@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// traces are what a daemon has of which something could be left after a
+// refusal, or after a device has gone.
+type traces struct {
+	Devices []string // of ublk, in sysfs and as nodes
+	Files   []string // in the run directory, in /dev/shm and beside the socket
+	FDs     []string // of the daemon: what each is
+	Mapped  []string // of the daemon: mappings of files
+	Workers []string // of the daemon: the kernel's threads in it, and its children
+
+	threads int   // of the daemon
+	memory  int64 // of the daemon's address space, bytes
+}
+
+// look takes the traces of a daemon.
+func look(t testing.TB, d *daemon) (tr traces) {
+	t.Helper()
+	for _, pattern := range []string{"/sys/class/ublk-char/*", "/sys/block/ublkb*", "/dev/ublk*"} {
+		found, err := filepath.Glob(pattern)
+		must(t, err)
+		tr.Devices = append(tr.Devices, found...)
+	}
+	for _, dir := range []string{d.runDir, filepath.Dir(d.socket)} {
+		must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil // went meanwhile
+			}
+			tr.Files = append(tr.Files, path)
+			return err
+		}))
+	}
+	shm, err := filepath.Glob("/dev/shm/delayd*")
+	must(t, err)
+	tr.Files = append(tr.Files, shm...)
+
+	proc := fmt.Sprintf("/proc/%d", d.pid())
+	fds, err := os.ReadDir(proc + "/fd")
+	must(t, err)
+	for _, fd := range fds {
+		to, err := os.Readlink(filepath.Join(proc, "fd", fd.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		kind, _, _ := strings.Cut(to, "[") // socket:[1234]
+		if strings.HasPrefix(to, "anon_inode:") {
+			kind = to
+		}
+		tr.FDs = append(tr.FDs, kind)
+	}
+	tr.Mapped, tr.memory = mappings(t, proc)
+	tr.Workers, tr.threads = workers(t, d.pid())
+	for _, list := range []*[]string{&tr.Devices, &tr.Files, &tr.FDs, &tr.Mapped, &tr.Workers} {
+		slices.Sort(*list)
+	}
+	return tr
+}
+
+// mappings reads the mappings of files, and how long all are together.
+func mappings(t testing.TB, proc string) (files []string, total int64) {
+	t.Helper()
+	text, err := os.ReadFile(proc + "/maps")
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		// 7f2a8c000000-7f2a8c021000 rw-p 00000000 00:00 0 [heap]
+		var from, to int64
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+			t.Fatalf("%s/maps: %q: %v", proc, line, err)
+		}
+		if w := strings.Fields(line); len(w) > 5 && !strings.HasPrefix(w[5], "[") {
+			files = append(files, w[5])
+		}
+		total += to - from
+	}
+	return files, total
+}
+
+// workers are the names of io_uring's threads in a process and its children,
+// and how many threads it has of its own.
+func workers(t testing.TB, pid int) (names []string, threads int) {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	must(t, err)
+	for _, task := range tasks {
+		comm, err := os.ReadFile(task + "/comm")
+		if err != nil {
+			continue // ended meanwhile
+		}
+		// iou-wrk-123, iou-sqp-123: they end by themselves five seconds after
+		// their last work, or with their ring.
+		if name := strings.TrimSpace(string(comm)); strings.HasPrefix(name, "iou-") {
+			kind, _, _ := strings.Cut(name[len("iou-"):], "-")
+			names = append(names, "iou-"+kind)
+		} else {
+			threads++
+		}
+		children, err := os.ReadFile(task + "/children")
+		if err == nil && len(strings.TrimSpace(string(children))) > 0 {
+			names = append(names, "children "+strings.TrimSpace(string(children)))
+		}
+	}
+	return names, threads
+}
+
+// settle is how long what is closed asynchronously may take: connections of
+// clients that have gone, io_uring's files and workers.
+const settle = 15 * time.Second
+
+// sameTraces fails the test unless the daemon has, within a time, what it had
+// before: device, file, descriptor, mapping and worker for the same. Threads of
+// Go's own and the memory of its heap come as they are needed and stay, so they
+// are compared with a tolerance by [grown].
+func sameTraces(t testing.TB, d *daemon, before traces) (after traces) {
+	t.Helper()
+	for end := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
+		after = look(t, d)
+		// Fewer workers than before is no harm.
+		if len(after.Workers) < len(before.Workers) {
+			after.Workers = before.Workers
+		}
+		diff := cmp.Diff(before, after, cmp.FilterPath(func(p cmp.Path) bool {
+			return p.String() == "threads" || p.String() == "memory"
+		}, cmp.Ignore()), cmp.AllowUnexported(traces{}))
+		if diff == "" {
+			return after
+		}
+		if time.Now().After(end) {
+			t.Errorf("something is left behind (-before +after):\n%s", diff)
+			return after
+		}
+	}
+}
+
+// grown fails the test if the daemon has so many more threads or so much more
+// memory that something must be leaking: not one for each of n times.
+func grown(t testing.TB, before, after traces, n int) {
+	t.Helper()
+	// The runtime makes a thread where all others are in system calls: with
+	// one client after the other that is a handful in all.
+	const someThreads = 6
+	if more := after.threads - before.threads; more > someThreads {
+		t.Errorf("%d threads more after %d times (%d, then %d): at most %d are explained",
+			more, n, before.threads, after.threads, someThreads)
+	}
+	// Go reserves its heap in arenas of 64 MiB. The buffers of one device of
+	// the default depth are 1 GiB.
+	const someMemory = 256 << 20
+	if more := after.memory - before.memory; more > someMemory {
+		t.Errorf("%d MiB more of address space after %d times: at most %d are explained", more>>20, n, someMemory>>20)
+	}
+}
+
+// warm has the daemon open what it keeps: the network poller, a second ring
+// for control commands, a goroutine's thread or two.
+func (d *daemon) warm() {
+	d.t.Helper()
+	for range 2 {
+		d.add("warm", "--backing", "mem:1M")
+		if _, errOut, code := d.ctl("add", "cold", "--backing", "/nonexistent"); code != 1 {
+			d.t.Fatalf("add of a backing that is missing: %d, %s", code, errOut)
+		}
+		d.del("warm")
+	}
+}
+
+// says fails the test unless text has each of the words.
+func says(t testing.TB, what, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s says %q, without %q", what, text, w)
+		}
+	}
+}
