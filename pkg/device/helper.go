@@ -28,7 +28,11 @@ func (h *Host) help(ctx context.Context, args ...string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	// A child that the kernel does not let die must not hold up the daemon.
 	cmd.WaitDelay = time.Second
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = ctx.Err() // and not that the child was killed for it
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(out.String()))
 	}
 	return nil

@@ -184,6 +184,9 @@ func (d *Device) announce(ctx context.Context) error {
 	}
 	if d.flags().Has(ublkdev.FeatureNoAutoPartScan) {
 		if err := h.help(ctx, "rescan", ublkdev.BlockPath(d.id)); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
 			d.log.Warn("cannot read the partitions", "err", err)
 		}
 	}
