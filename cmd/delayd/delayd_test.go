@@ -33,7 +33,7 @@ func TestWrongUsage(t *testing.T) {
 		"--bogus":              "delayd: unknown flag: --bogus\n" + help,
 		"--log-level loud":     "delayd: --log-level \"loud\": there is no such level\nhint: the levels are debug, info, warn and error\n",
 		"--log-format xml":     "delayd: --log-format \"xml\": there is no such format\nhint: the formats are text and json\n",
-		"--metrics 9417":       "delayd: --metrics \"9417\": not HOST:PORT\nhint: for example localhost:9417, or :9417 for all addresses\n",
+		"--metrics 9799":       "delayd: --metrics \"9799\": not HOST:PORT\nhint: for example localhost:9799, or :9799 for all addresses\n",
 		"--owner a/b":          "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
 		"helper mount":         "delayd: unknown helper \"mount\"\n" + help,
 		"helper rescan":        "delayd: accepts 1 arg(s), received 0\n" + help,

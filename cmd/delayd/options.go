@@ -54,7 +54,7 @@ func (o *options) complete(socketEnv string) error {
 	}
 	if o.metrics != "" {
 		if _, _, err := net.SplitHostPort(o.metrics); err != nil {
-			return &api.FieldError{Field: "--metrics", Value: o.metrics, Err: errors.New("not HOST:PORT"), Hint: "for example localhost:9417, or :9417 for all addresses"}
+			return &api.FieldError{Field: "--metrics", Value: o.metrics, Err: errors.New("not HOST:PORT"), Hint: "for example localhost:9799, or :9799 for all addresses"}
 		}
 	}
 	return nil

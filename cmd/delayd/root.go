@@ -60,7 +60,7 @@ func rootCommand(errOut io.Writer, running *bool) *cobra.Command {
 		Short: "Serve delayed block devices",
 		Example: `  delayd                                   # the manager, for delayctl
   delayd --config /etc/delayd/slow.toml    # the devices of a file
-  delayd --metrics localhost:9417 --log-format json`,
+  delayd --metrics localhost:9799 --log-format json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q", args[0])
