@@ -15,7 +15,9 @@ KERNELS     ?= uml 6.12 7.3
 KERNEL      ?= uml
 
 # A Go that tools/setup installed may not be in the caller's PATH.
-export PATH := $(PATH):/usr/local/go/bin:$(HOME)/go/bin
+export PATH := $(PATH):/usr/local/go/bin
+# An older Go fetches the one that go.mod names, through the module proxy.
+export GOTOOLCHAIN := auto
 
 .PHONY: help build test lint demo bench vm-shell clean setup-build test-native test-vm
 

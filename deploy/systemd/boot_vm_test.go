@@ -2,12 +2,18 @@ package systemd
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/delayd/delayd/pkg/op"
 	"github.com/delayd/delayd/test/fixture"
 )
 
@@ -96,13 +102,73 @@ func checkDevice(t *testing.T, socket, name string, size int64) {
 	}
 }
 
+// checkScrape reads a device for a while and checks that a scrape, parsed as
+// Prometheus does, tells of it.
+func checkScrape(t *testing.T, url, name, path string) {
+	t.Helper()
+	const reads, delay = 50, time.Millisecond
+	fixture.For(t).Measure(path, fixture.Load{Op: op.Read, Count: reads})
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("a scrape: %s, %v", answer.Status, err)
+	}
+	one := func(metric string) *dto.Metric {
+		t.Helper()
+		for _, m := range families[metric].GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels["device"] == name && labels["op"] == "read" {
+				return m
+			}
+		}
+		t.Fatalf("a scrape has no %s of reads of %s", metric, name)
+		return nil
+	}
+	// udev and the like may have read it too.
+	if n := one("delayd_requests_total").GetCounter().GetValue(); n < reads {
+		t.Errorf("%v requests were counted, want %d or more", n, reads)
+	}
+	if n := one("delayd_request_bytes_total").GetCounter().GetValue(); n < reads*4096 {
+		t.Errorf("%v bytes were counted, want %d or more", n, reads*4096)
+	}
+	for _, metric := range []string{"delayd_held_seconds", "delayd_lateness_seconds", "delayd_backing_seconds", "delayd_total_seconds"} {
+		h := one(metric).GetHistogram()
+		if h.GetSampleCount() < reads {
+			t.Errorf("%s has %d samples, want %d or more", metric, h.GetSampleCount(), reads)
+		}
+		mean := h.GetSampleSum() / float64(h.GetSampleCount())
+		if metric == "delayd_held_seconds" || metric == "delayd_total_seconds" {
+			if mean < delay.Seconds()/2 || mean > 1 {
+				t.Errorf("%s has a mean of %v s at a delay of %v", metric, mean, delay)
+			}
+		}
+	}
+}
+
 func TestUnitsOnABootedSystem(t *testing.T) {
 	booted(t)
+
+	if err := os.MkdirAll("/etc/default", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("/etc/default/delayd", []byte("DELAYD_OPTIONS=--metrics 127.0.0.1:9799\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 
 	// Type=notify: start returns when the daemon has said that it is ready.
 	command(t, "systemctl", "start", "delayd.service")
 	command(t, "delayctl", "add", "one", "--backing", "mem:16MiB", "--delay", "1ms")
 	checkDevice(t, "/run/delayd/delayd.sock", "one", 16<<20)
+
+	checkScrape(t, "http://127.0.0.1:9799/metrics", "one", "/dev/ublkb0")
 
 	// An instance beside it has a daemon and a device of its own.
 	command(t, "systemctl", "start", "delayd@slow.service")
