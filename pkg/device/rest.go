@@ -99,10 +99,13 @@ func (q *queue) fallIdle() {
 }
 
 // spin looks at the clock and at the ring until the deadline has come or a
-// completion has. It makes one system call, to submit what the turn has queued.
+// completion has. It makes one system call at most: to submit what the turn has
+// queued, and to let the kernel run the completions that it says are waiting.
 func (q *queue) spin(deadline int64) error {
-	if err := q.ring.Submit(); err != nil {
-		return err
+	if q.ring.Pending() > 0 || q.ring.Ready() {
+		if err := q.ring.Submit(); err != nil {
+			return err
+		}
 	}
 	began, gap := q.now, int64(0)
 	for q.now < deadline && !q.ring.Ready() {
