@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/delayd/delayd/pkg/api"
+	"github.com/delayd/delayd/pkg/client"
 	"github.com/delayd/delayd/test/fixture"
 )
 
@@ -312,38 +315,57 @@ func TestPromise8SixtyFifthDevice(t *testing.T) {
 	d := startDaemon(t)
 	d.warm()
 	const many = 65
-	began := time.Now()
-	var refusal string
-	made := 0
-	for i := range many {
-		out, errOut, code := d.ctl(add(fmt.Sprintf("d%d", i), "--backing", "mem:1M", "--depth", "16", "--delay", "1ms")...)
-		if code != 0 {
-			refusal = errOut
+	c := client.New(d.socket)
+	var refusal error
+	var took []time.Duration
+	for len(took) < many {
+		began := time.Now()
+		dev, err := c.Add(t.Context(), api.Spec{Name: fmt.Sprintf("d%d", len(took)), Backing: "mem:1M", Depth: 16, Delay: "1ms"})
+		if err != nil {
+			refusal = err
 			break
 		}
-		made++
-		if i%16 == 0 {
-			readBlock(t, strings.TrimSpace(out))
+		took = append(took, time.Since(began))
+		if len(took)%16 == 1 {
+			readBlock(t, dev.Path)
 		}
 	}
-	t.Logf("%d devices in %v", made, time.Since(began))
+	made := len(took)
 	switch {
-	case refusal == "" && made == many:
+	case refusal == nil:
 		readBlock(t, d.show("d64").Path)
+		// The last must not take longer because of all the others. The least
+		// of several: that one has not waited for another process.
+		first, last := slices.Min(took[:8]), slices.Min(took[many-8:])
+		t.Logf("the first took %v, the last %v, all %v", first, last, sum(took))
+		if last > 3*first {
+			t.Errorf("one more device takes %v where there are none, %v where there are %d", first, last, many-8)
+		}
 	case made == 64:
 		// The kernel counts all devices.
-		says(t, "delayctl", refusal, "too many ublk devices", "the kernel's limit is 64", "ublks_max", "options ublk_drv ublks_max=")
+		_, errOut, code := d.ctl(add("d64", "--backing", "mem:1M")...)
+		if code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		says(t, "delayctl", errOut, "too many ublk devices", "the kernel's limit is 64", "ublks_max", "options ublk_drv ublks_max=")
 		if len(ublkDevices()) != 2*made {
 			t.Errorf("after the refusal there are %d nodes, want %d", len(ublkDevices()), 2*made)
 		}
 	default:
-		t.Errorf("device number %d was refused: %s", made+1, refusal)
+		t.Errorf("device number %d was refused: %v", made+1, refusal)
 	}
 	// One thread for each queue and one of io_uring, not several.
 	if tr := look(t, d); tr.threads > 3*made+40 {
 		t.Errorf("%d threads for %d devices", tr.threads, made)
 	}
-	began = time.Now()
+	began := time.Now()
 	d.stop()
-	t.Logf("all removed by the daemon's end in %v", time.Since(began))
+	t.Logf("the daemon's end removed all in %v", time.Since(began))
+}
+
+func sum(all []time.Duration) (total time.Duration) {
+	for _, d := range all {
+		total += d
+	}
+	return total
 }

@@ -21,14 +21,18 @@ type traces struct {
 	Mapped   []string // of the daemon: mappings of files
 	Children []string // of the daemon
 
+	rings   int   // of the daemon: io_urings
 	threads int   // of the daemon, those of io_uring among them
 	memory  int64 // of the daemon's address space, bytes
 }
 
+// ring is what /proc calls an io_uring.
+const ring = "anon_inode:[io_uring]"
+
 // look takes the traces of a daemon.
 func look(t testing.TB, d *daemon) (tr traces) {
 	t.Helper()
-	for _, pattern := range []string{"/sys/class/ublk-char/*", "/sys/block/ublkb*", "/dev/ublk*"} {
+	for _, pattern := range []string{"/sys/class/ublk-char/*", "/sys/block/ublkb*", "/dev/ublk[bc]*"} {
 		found, err := filepath.Glob(pattern)
 		must(t, err)
 		tr.Devices = append(tr.Devices, found...)
@@ -54,11 +58,14 @@ func look(t testing.TB, d *daemon) (tr traces) {
 		if err != nil {
 			continue // closed meanwhile
 		}
-		kind, _, _ := strings.Cut(to, "[") // socket:[1234]
-		if strings.HasPrefix(to, "anon_inode:") {
-			kind = to
+		switch kind, _, _ := strings.Cut(to, "["); { // socket:[1234]
+		case to == ring:
+			tr.rings++
+		case strings.HasPrefix(to, "anon_inode:"):
+			tr.FDs = append(tr.FDs, to)
+		default:
+			tr.FDs = append(tr.FDs, kind)
 		}
-		tr.FDs = append(tr.FDs, kind)
 	}
 	tr.Mapped, tr.memory = mappings(t, proc)
 	tr.Children, tr.threads = tasks(t, d.pid())
@@ -79,7 +86,7 @@ func mappings(t testing.TB, proc string) (files []string, total int64) {
 		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
 			t.Fatalf("%s/maps: %q: %v", proc, line, err)
 		}
-		if w := strings.Fields(line); len(w) > 5 && !strings.HasPrefix(w[5], "[") {
+		if w := strings.Fields(line); len(w) > 5 && !strings.HasPrefix(w[5], "[") && w[5] != ring {
 			files = append(files, w[5])
 		}
 		total += to - from
@@ -106,15 +113,15 @@ func tasks(t testing.TB, pid int) (children []string, threads int) {
 const settle = 15 * time.Second
 
 // sameTraces fails the test unless the daemon has, within a time, what it had
-// before: device, file, descriptor, mapping and child for the same. Threads and
-// the memory of Go's heap come as they are needed and stay, so they are compared
-// with a tolerance by [grown].
+// before: device, file, descriptor, mapping and child for the same. Threads, the
+// rings of control commands and the memory of Go's heap come as they are needed
+// and stay, so they are compared with a tolerance by [grown].
 func sameTraces(t testing.TB, d *daemon, before traces) (after traces) {
 	t.Helper()
 	for end := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
 		after = look(t, d)
 		diff := cmp.Diff(before, after, cmp.FilterPath(func(p cmp.Path) bool {
-			return p.String() == "threads" || p.String() == "memory"
+			return p.String() == "rings" || p.String() == "threads" || p.String() == "memory"
 		}, cmp.Ignore()), cmp.AllowUnexported(traces{}))
 		if diff == "" {
 			return after
@@ -126,10 +133,14 @@ func sameTraces(t testing.TB, d *daemon, before traces) (after traces) {
 	}
 }
 
-// grown fails the test if the daemon has so many more threads or so much more
-// memory that something must be leaking: not one for each of n times.
+// grown fails the test if the daemon has so many more rings or threads or so much
+// more memory that something must be leaking: not one for each of n times.
 func grown(t testing.TB, before, after traces, n int) {
 	t.Helper()
+	// Rings for control commands are kept for the next ones, at most four.
+	if more := after.rings - before.rings; more > 4 {
+		t.Errorf("%d rings more after %d times (%d, then %d)", more, n, before.rings, after.rings)
+	}
 	// The runtime makes a thread where all others are in system calls: with
 	// one client after the other that is a handful in all. And the kernel keeps
 	// a worker (iou-wrk) for each thread that has sent it a command.
