@@ -15,12 +15,20 @@ import (
 	"github.com/delayd/delayd/test/fixture"
 )
 
-// startUdev runs systemd-udevd until the test ends, unless it runs already.
+// probing has udev look what is on a ublk device and watch it, which is what it
+// does with any disk that it knows; the list of names in its own rules
+// (60-persistent-storage.rules, 60-block.rules) has no ublk yet everywhere.
+const probing = `SUBSYSTEM=="block", KERNEL=="ublkb*", ACTION!="remove", IMPORT{builtin}="blkid", OPTIONS+="watch"
+`
+
+// startUdev runs systemd-udevd until the test ends.
 func startUdev(t *testing.T) {
 	t.Helper()
 	if _, err := fixture.Command("udevadm", "control", "--ping", "--timeout=5"); err == nil {
-		return
+		t.Skip("udevd runs already, with rules that are not the test's to change")
 	}
+	must(t, os.MkdirAll("/run/udev/rules.d", 0o755))
+	must(t, os.WriteFile("/run/udev/rules.d/90-e2e.rules", []byte(probing), 0o644))
 	const path = "/lib/systemd/systemd-udevd"
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: install the package udev (tools/setup test does)", err)
@@ -57,8 +65,6 @@ func startUdev(t *testing.T) {
 			t.Fatalf("udevd is not ready:\n%s", out.String())
 		}
 	}
-	_, err := fixture.Command("udevadm", "trigger", "--subsystem-match=block", "--settle")
-	must(t, err)
 }
 
 // seen waits until udev has worked on a device, and returns what it knows.
@@ -98,7 +104,7 @@ func TestAddThenDelUnderUdev(t *testing.T) {
 	says(t, "udev", seen(t, d.add("look", "--backing", whole.Path, "--delay", "1ms")), "E:ID_FS_TYPE=ext4")
 	d.del("look")
 	before := look(t, d)
-	n := shortOr(6, 20)
+	n := shortOr(4, 8)
 	for i := range n {
 		for _, c := range []struct{ name, backing, delay string }{
 			{"whole", whole.Path, "5ms"},
