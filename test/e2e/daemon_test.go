@@ -182,7 +182,8 @@ func (d *daemon) mustCtl(args ...string) string {
 	return out
 }
 
-// add makes a device and returns its path; flags are those of delayctl add.
+// add makes a device and returns its path; flags are those of delayctl add. A
+// test that fails need not remove it.
 func (d *daemon) add(name string, flags ...string) string {
 	d.t.Helper()
 	out := d.mustCtl(append([]string{"add", name}, flags...)...)
@@ -190,6 +191,11 @@ func (d *daemon) add(name string, flags ...string) string {
 	if !strings.HasPrefix(path, "/dev/ublkb") || strings.ContainsAny(path, " \n") {
 		d.t.Fatalf("delayctl add printed %q, want a path", out)
 	}
+	d.t.Cleanup(func() {
+		if d.t.Failed() {
+			d.ctl("del", name, "--force") // so that its backing can be removed
+		}
+	})
 	return path
 }
 

@@ -122,7 +122,11 @@ func awaitInFlight(t testing.TB, d *daemon, name string, n int64, limit time.Dur
 // vanished.
 func TestPromise2StopUnderWriters(t *testing.T) {
 	const writers, block, size = 16, 4096, 64 * mib
-	for _, kind := range []string{"block", "file"} {
+	kinds := []string{"block", "file"}
+	if testing.Short() {
+		kinds = kinds[:1]
+	}
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			b := newBacking(t, kind, size)
 			d := startDaemon(t)

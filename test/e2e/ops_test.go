@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	opsSize        = 16 * mib
+	opsSize        = 8 * mib
 	opsAt, opsLong = 3 * mib, 2 * mib // of the range that is discarded or zeroed
 )
 
@@ -38,7 +38,7 @@ func TestDiscardAndZeroesReachTheBacking(t *testing.T) {
 	nullBlk := func(t *testing.T) (backing, string) { return newBacking(t, "block", opsSize), "" }
 	scsi := func(options ...string) func(t *testing.T) (backing, string) {
 		return func(t *testing.T) (backing, string) {
-			options = append(options, "dev_size_mb=16", "delay=0", "lbprz=1")
+			options = append(options, "dev_size_mb=8", "delay=0", "lbprz=1")
 			return backing{"block", fixture.For(t).ScsiDebug(options...).Path, opsSize}, ""
 		}
 	}
@@ -136,20 +136,20 @@ func (c zeroCase) run(t *testing.T, d *daemon) {
 // then; one that has none is never asked.
 func TestFlushReachesTheBacking(t *testing.T) {
 	writeBack := func(t *testing.T) (spec, disk string) {
-		n := fixture.For(t).NullBlk(fixture.MemoryBacked(16).With("cache_size", 8))
+		n := fixture.For(t).NullBlk(fixture.MemoryBacked(opsSize/mib).With("cache_size", 4))
 		return n.Path, n.Path
 	}
 	writeThrough := func(t *testing.T) (spec, disk string) {
-		n := fixture.For(t).NullBlk(fixture.MemoryBacked(16))
+		n := fixture.For(t).NullBlk(fixture.MemoryBacked(opsSize / mib))
 		return n.Path, n.Path
 	}
 	scsi := func(t *testing.T) (spec, disk string) {
-		s := fixture.For(t).ScsiDebug("dev_size_mb=16", "delay=0")
+		s := fixture.For(t).ScsiDebug("dev_size_mb=8", "delay=0")
 		return s.Path, s.Path
 	}
 	file := func(t *testing.T) (spec, disk string) {
 		f := fixture.For(t)
-		n := f.NullBlk(fixture.MemoryBacked(64).With("cache_size", 8))
+		n := f.NullBlk(fixture.MemoryBacked(64).With("cache_size", 4))
 		f.Mkfs("ext4", n.Path, "-q")
 		spec = newFile(t, f.Mount(n.Path, "ext4").Dir, opsSize)
 		fillImage(t, spec, make([]byte, opsSize))
@@ -217,7 +217,6 @@ func TestCachedUntilFlushed(t *testing.T) {
 
 	d := startDaemon(t)
 	k := openDisk(t, d.add("cached", "--backing", spec, "--delay", "1ms"), unix.O_RDWR)
-	defer k.close()
 	buf := alignedMemory(t, 4096)
 
 	stamp(buf, 0, 0xf1005)
@@ -234,6 +233,8 @@ func TestCachedUntilFlushed(t *testing.T) {
 	if !holds(t, n.Path, buf) {
 		t.Error("what was written with FUA is not on the disk")
 	}
+	k.close()
+	d.del("cached")
 }
 
 // When the power of a backing with a volatile cache fails, what was flushed or
@@ -246,7 +247,7 @@ func TestPowerLossOfTheBacking(t *testing.T) {
 	for _, fua := range []bool{true, false} {
 		t.Run(fmt.Sprintf("fua=%v", fua), func(t *testing.T) {
 			d := d.with(t)
-			n := fixture.For(t).NullBlk(fixture.MemoryBacked(16).With("cache_size", 8).With("fua", fua))
+			n := fixture.For(t).NullBlk(fixture.MemoryBacked(opsSize/mib).With("cache_size", 4).With("fua", fua))
 			want := make([]byte, opsSize)
 			buf := alignedMemory(t, 4096)
 			// write is a write of the block at offset by a device that is then
@@ -292,11 +293,11 @@ func cutPower(t testing.TB, n *fixture.NullBlk) {
 func TestFUAReachesTheBacking(t *testing.T) {
 	nullBlk := func(fua bool) func(t *testing.T) string {
 		return func(t *testing.T) string {
-			return fixture.For(t).NullBlk(fixture.MemoryBacked(16).With("cache_size", 8).With("fua", fua)).Path
+			return fixture.For(t).NullBlk(fixture.MemoryBacked(opsSize/mib).With("cache_size", 4).With("fua", fua)).Path
 		}
 	}
 	scsi := func(t *testing.T) string {
-		return fixture.For(t).ScsiDebug("dev_size_mb=16", "delay=0").Path
+		return fixture.For(t).ScsiDebug("dev_size_mb=8", "delay=0").Path
 	}
 	d := startDaemon(t)
 	for _, c := range []struct {
@@ -318,7 +319,6 @@ func TestFUAReachesTheBacking(t *testing.T) {
 				}
 			}
 			k := openDisk(t, path, unix.O_RDWR)
-			defer k.close()
 			buf := alignedMemory(t, 4096)
 			trace := traceDisk(t, spec)
 			ring := newAppRing(t, 1)
@@ -342,7 +342,6 @@ func TestFUAReachesTheBacking(t *testing.T) {
 						fua = true
 					}
 				}
-				t.Logf("write %d with flags %#x: %+v %v", i, w.flags, done, requests)
 				if done.writeSectors != 8 {
 					t.Errorf("write %d: the backing counts %d sectors, want 8", i, done.writeSectors)
 				}
@@ -355,6 +354,8 @@ func TestFUAReachesTheBacking(t *testing.T) {
 					t.Errorf("write %d: the backing has FUA, and got it not: %v", i, requests)
 				}
 			}
+			k.close()
+			d.del(shortName(t))
 		})
 	}
 }
@@ -371,7 +372,7 @@ func TestReadOnlyBackingReadOnlyDevice(t *testing.T) {
 		return path, path
 	}
 	scsi := func(t *testing.T) (string, string) {
-		path := fixture.For(t).ScsiDebug("dev_size_mb=16", "delay=0", "wp=1").Path
+		path := fixture.For(t).ScsiDebug("dev_size_mb=8", "delay=0", "wp=1").Path
 		return path, path
 	}
 	file := func(t *testing.T) (string, string) {
