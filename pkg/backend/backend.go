@@ -80,6 +80,8 @@ type kind struct {
 	prefix string // what a spec begins with: "mem:"
 	mode   func(fs.FileMode) bool
 	open   func(spec string, o Options) (Backend, error)
+	// remove undoes what open made and a dead process could not. nil: nothing.
+	remove func(spec string, o Options) error
 }
 
 var kinds []kind
@@ -129,6 +131,18 @@ func Open(spec string, o Options) (Backend, error) {
 		}
 	}
 	return nil, fmt.Errorf("open backing %s: it is %s: give %s", spec, modeName(fi.Mode()), forms())
+}
+
+// RemoveLeft removes what the backing of a dead daemon's device has left: the
+// file of a "mem:" backing, whose bytes end with it. Others leave nothing. A
+// file that a live process has locked is refused with [ErrInUse].
+func RemoveLeft(spec string, o Options) error {
+	for _, k := range kinds {
+		if k.remove != nil && k.prefix != "" && strings.HasPrefix(spec, k.prefix) {
+			return k.remove(spec, o)
+		}
+	}
+	return nil
 }
 
 // errnoOf strips os.PathError's repetition of the call and the path.

@@ -33,7 +33,7 @@ var memDir = "/dev/shm"
 const useAnotherName = "give the device another name"
 
 func init() {
-	register(kind{form: "mem:SIZE", prefix: "mem:", open: openMem})
+	register(kind{form: "mem:SIZE", prefix: "mem:", open: openMem, remove: removeMem})
 }
 
 // parseSize reads the size after "mem:" or "null:".
@@ -125,20 +125,13 @@ func createMemFile(spec, path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	fd, err := unix.Open(path, flags|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if errors.Is(err, unix.EEXIST) {
-		var old int
-		old, err = unix.Open(path, flags|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return -1, fmt.Errorf("backing %s: open %s, which exists already: %w", spec, path, err)
+		old, busy := removeMemFile(spec, path)
+		if busy != nil {
+			return -1, busy
 		}
 		// Held until the new one is locked, so that of two who do this at once
 		// only one goes on.
 		defer unix.Close(old)
-		if err := lockFile(spec, path, old, unix.LOCK_EX, useAnotherName); err != nil {
-			return -1, err
-		}
-		if err := unix.Unlink(path); err != nil {
-			return -1, fmt.Errorf("backing %s: remove %s, left by a daemon that is gone: %w", spec, path, err)
-		}
 		fd, err = unix.Open(path, flags|unix.O_CREAT|unix.O_EXCL, 0o600)
 	}
 	if err != nil {
@@ -149,6 +142,37 @@ func createMemFile(spec, path string) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// removeMemFile removes a file that a daemon which is gone has left, and returns
+// it locked: nobody else may take the name until it is closed.
+func removeMemFile(spec, path string) (fd int, err error) {
+	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("backing %s: open %s, which exists already: %w", spec, path, err)
+	}
+	if err = lockFile(spec, path, fd, unix.LOCK_EX, useAnotherName); err == nil {
+		if err = unix.Unlink(path); err != nil {
+			err = fmt.Errorf("backing %s: remove %s, left by a daemon that is gone: %w", spec, path, err)
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// removeMem is the kind's remove.
+func removeMem(spec string, o Options) error {
+	fd, err := removeMemFile(spec, memPath(o))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 func (m *memory) Inline(r *Request) bool {

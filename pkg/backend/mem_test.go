@@ -2,6 +2,7 @@ package backend
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -37,7 +38,7 @@ func TestMemoryFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const path = "/dev/shm/delayd-test-slow0"
+	const path = "/dev/shm/delayd-test:slow0"
 	fi, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -261,5 +262,39 @@ func TestBadBufferIsAnError(t *testing.T) {
 	r := Request{Op: op.Read, Length: 4096, Buf: unsafe.Pointer(&gone[0])}
 	if res := d.do(b, &r); errno(res) != unix.EFAULT {
 		t.Errorf("read into memory that is not there: %d (%v), want EFAULT", res, errno(res))
+	}
+}
+
+// What a dead daemon left goes; what a live one uses stays, and so does what is
+// of another kind.
+func TestRemoveLeft(t *testing.T) {
+	o := Options{Name: "left", Owner: "test"}
+	b, err := Open("mem:64K", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLeft("mem:64K", o); !errors.Is(err, ErrInUse) {
+		t.Errorf("of a live one: %v, want ErrInUse", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLeft("mem:64K", o); err != nil {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := os.WriteFile(memPath(o), []byte("left"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLeft("/dev/null", o); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(memPath(o)); err != nil {
+		t.Errorf("removed for a backing of another kind: %v", err)
+	}
+	if err := RemoveLeft("mem:64K", o); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(memPath(o)); err == nil {
+		t.Error("what a dead daemon left is still there")
 	}
 }

@@ -182,10 +182,7 @@ func (d *Device) teardown(ctx context.Context) error {
 	for _, q := range d.queues {
 		errs = append(errs, q.mem.close(), q.mail.close())
 	}
-	if d.cells != nil {
-		errs = append(errs, d.cells.Remove(), d.cells.Close())
-	}
-	errs = append(errs, d.host.records.remove(d.spec.Name), d.back.Close())
+	errs = append(errs, d.cells.Close(), d.back.Close(), d.host.records.remove(d.spec.Name))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s is removed, but: %w", d.spec.Name, err)
 	}

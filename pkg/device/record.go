@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/delayd/delayd/pkg/backend"
 	"github.com/delayd/delayd/pkg/ublkdev"
 )
 
@@ -24,14 +25,15 @@ type records struct {
 	lock *os.File
 }
 
-// record ties a name to a ublk device. The nonce is also in the driver's copy
-// of the device's information, so that a device which somebody else made under
-// the same id is never taken for his.
+// record says what a name is about. It is written before there is anything else
+// of a device, so that whatever a daemon leaves when it is killed can be found:
+// the ublk device by the nonce, which the driver keeps with the device's
+// information and which nobody else has.
 type record struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
-	ID      int    `json:"id"`
 	Nonce   uint64 `json:"nonce"`
+	Backing string `json:"backing"`
 }
 
 const recordVersion = 1
@@ -108,12 +110,15 @@ func (r *records) write(rec record) error {
 	return nil
 }
 
+// remove removes a record and the counters that go with it.
 func (r *records) remove(name string) error {
-	err := os.Remove(r.path(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	var errs []error
+	for _, path := range []string{r.counters(name), r.path(name)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // all reads the records that are there. What cannot be read is left alone and
@@ -145,32 +150,58 @@ func (r *records) all() ([]record, error) {
 	return recs, errors.Join(bad...)
 }
 
-// removeOrphans deletes the devices of a daemon of this owner that is dead. The
+// removeOrphans removes what a daemon of this owner that is dead has left. The
 // folder's lock is held, so whatever it lists has no daemon.
 func (h *Host) removeOrphans(ctx context.Context) {
 	recs, err := h.records.all()
 	if err != nil {
 		h.log.Warn("cannot read what an earlier daemon left; remove it by hand when its devices are gone", "err", err)
 	}
+	if len(recs) == 0 {
+		return
+	}
+	ids, err := h.idsByNonce(ctx)
+	if err != nil {
+		h.log.Warn("cannot look for the devices that an earlier daemon left", "err", err)
+		return
+	}
 	for _, rec := range recs {
-		log := h.log.With("device", rec.Name, "path", ublkdev.BlockPath(rec.ID))
-		info, err := h.control.Info(ctx, rec.ID)
-		switch {
-		case errors.Is(err, ublkdev.ErrNotFound) || err == nil && info.OwnerFlags != rec.Nonce:
-			// Gone with a reboot, or somebody else's by now.
-		case err != nil:
-			log.Warn("cannot ask the driver for a device that an earlier daemon left", "err", err)
-			continue
-		default:
-			if err := errors.Join(h.control.Stop(ctx, rec.ID), h.remove(ctx, rec.ID)); err != nil {
+		log := h.log.With("device", rec.Name)
+		if id, there := ids[rec.Nonce]; there {
+			log = log.With("path", ublkdev.BlockPath(id))
+			if err := errors.Join(h.control.Stop(ctx, id), h.remove(ctx, id)); err != nil {
 				log.Warn("cannot remove a device that an earlier daemon left", "err", err)
 				continue
 			}
-			log.Info("removed a device that an earlier daemon left")
 		}
-		_ = os.Remove(h.records.counters(rec.Name))
-		if err := h.records.remove(rec.Name); err != nil {
-			log.Warn("cannot remove a stale record", "err", err)
+		if err := errors.Join(
+			backend.RemoveLeft(rec.Backing, backend.Options{Name: rec.Name, Owner: h.opts.Owner}),
+			h.records.remove(rec.Name),
+		); err != nil {
+			log.Warn("cannot remove all that an earlier daemon left", "err", err)
+			continue
 		}
+		log.Info("removed what an earlier daemon left")
 	}
+}
+
+// idsByNonce finds the ublk devices that are there by what their servers wrote
+// into them.
+func (h *Host) idsByNonce(ctx context.Context) (map[uint64]int, error) {
+	list, err := ublkdev.List()
+	if err != nil {
+		return nil, err
+	}
+	ids := map[uint64]int{}
+	for _, id := range list {
+		info, err := h.control.Info(ctx, id)
+		if errors.Is(err, ublkdev.ErrNotFound) {
+			continue // gone this moment
+		}
+		if err != nil {
+			return nil, err
+		}
+		ids[info.OwnerFlags] = id
+	}
+	return ids, nil
 }

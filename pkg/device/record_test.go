@@ -20,7 +20,7 @@ func TestRecords(t *testing.T) {
 	must(t, err)
 	must(t, other.close())
 
-	want := []record{{Version: recordVersion, Name: "a", ID: 3, Nonce: newNonce()}, {Version: recordVersion, Name: "b.c", ID: 0, Nonce: newNonce()}}
+	want := []record{{Version: recordVersion, Name: "a", Nonce: newNonce(), Backing: "mem:1M"}, {Version: recordVersion, Name: "b.c", Nonce: newNonce(), Backing: "/dev/sdb"}}
 	for _, rec := range want {
 		must(t, r.write(rec))
 	}
@@ -49,12 +49,12 @@ func TestRecordsThatAreBad(t *testing.T) {
 	r, err := openRecords(t.TempDir(), "me")
 	must(t, err)
 	defer r.close()
-	good := record{Version: recordVersion, Name: "good", ID: 1, Nonce: 2}
+	good := record{Version: recordVersion, Name: "good", Nonce: 2}
 	must(t, r.write(good))
 	for name, text := range map[string]string{
 		"half":    `{"version":1,"name":"ha`,
-		"old":     `{"version":0,"name":"old","id":1,"nonce":2}`,
-		"renamed": `{"version":1,"name":"other","id":1,"nonce":2}`,
+		"old":     `{"version":0,"name":"old","nonce":2}`,
+		"renamed": `{"version":1,"name":"other","nonce":2}`,
 	} {
 		must(t, os.WriteFile(r.path(name), []byte(text), 0o600))
 	}

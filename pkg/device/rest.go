@@ -72,8 +72,10 @@ func (q *queue) sleep(timeout int64) error {
 			asked = slice
 		} else {
 			block = uring.ReleaseP
-			if timeout < 0 {
-				q.fallIdle()
+			if timeout < 0 && q.touched > keepBytes && q.busy == 0 && q.deferred {
+				if awake, err := q.giveBack(); awake || err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -90,12 +92,22 @@ func (q *queue) sleep(timeout int64) error {
 	return err
 }
 
-// fallIdle gives memory back before a sleep that may be long.
-func (q *queue) fallIdle() {
-	if q.touched > keepBytes && q.backing == 0 {
-		q.mem.giveBack()
-		q.touched = 0
+// giveBack gives the buffers' memory back before a sleep that may be long. No
+// request may be at the backing or held. The kernel copies the data of a read
+// out of its buffer when it takes the commit, so what this turn has queued is
+// submitted first; and with DEFER_TASKRUN it copies the data of a write in only
+// while this thread is in it, so that if nothing has come by then, nothing is in
+// the buffers. It reports whether something has come instead.
+func (q *queue) giveBack() (awake bool, err error) {
+	if err := q.ring.Submit(); err != nil {
+		return false, err
 	}
+	if q.ring.Pending() > 0 || q.ring.Ready() {
+		return true, nil
+	}
+	q.mem.giveBack()
+	q.touched = 0
+	return false, nil
 }
 
 // spin looks at the clock and at the ring until the deadline has come or a

@@ -76,10 +76,11 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 		done:    make(chan struct{}),
 	}
 	d.policy.Store(undelayed)
-	if err := d.admit(); err != nil {
-		return nil, errors.Join(err, back.Close())
+	err = d.admit()
+	if err == nil {
+		err = d.add(ctx)
 	}
-	if err := d.add(ctx); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
 	// From here on there is a ublk device, and teardown knows how to undo all.
@@ -100,10 +101,19 @@ func (d *Device) admit() error {
 	return nil
 }
 
-// add makes the ublk device. On error it is not there.
+// add makes the ublk device, after the record by which it is found should this
+// process be killed. On error neither is there.
 func (d *Device) add(ctx context.Context) error {
-	nonce := newNonce()
-	info, err := d.host.control.Add(ctx, ublkdev.AddOptions{
+	h, nonce := d.host, newNonce()
+	if err := h.records.write(record{Name: d.spec.Name, Nonce: nonce, Backing: d.spec.Backing}); err != nil {
+		return err
+	}
+	cells, err := counters.Create(h.records.counters(d.spec.Name), d.spec.Queues)
+	if err != nil {
+		return errors.Join(err, h.records.remove(d.spec.Name))
+	}
+	d.cells = cells
+	info, err := h.control.Add(ctx, ublkdev.AddOptions{
 		ID:         -1,
 		Queues:     uint16(d.spec.Queues),
 		Depth:      uint16(d.spec.Depth),
@@ -111,22 +121,14 @@ func (d *Device) add(ctx context.Context) error {
 		Flags:      d.flags(),
 		OwnerFlags: nonce,
 	})
+	if err == nil && info.Queues != d.spec.Queues {
+		err = errors.Join(fmt.Errorf("the driver made %d queues of the %d asked", info.Queues, d.spec.Queues), h.remove(ctx, info.ID))
+	}
 	if err != nil {
-		return err
+		return errors.Join(err, cells.Close(), h.records.remove(d.spec.Name))
 	}
 	d.id = info.ID
-	d.host.serves(d.id, true)
-	err = d.host.records.write(record{Name: d.spec.Name, ID: d.id, Nonce: nonce})
-	if err == nil && info.Queues != d.spec.Queues {
-		err = fmt.Errorf("the driver made %d queues of the %d asked", info.Queues, d.spec.Queues)
-	}
-	if err == nil {
-		d.cells, err = counters.Create(d.host.records.counters(d.spec.Name), d.spec.Queues)
-	}
-	if err != nil {
-		d.host.serves(d.id, false)
-		return errors.Join(err, d.host.records.remove(d.spec.Name), d.host.remove(ctx, d.id))
-	}
+	h.serves(d.id, true)
 	return nil
 }
 
