@@ -181,7 +181,7 @@ func (h *Host) removeOrphans(ctx context.Context) {
 			log.Warn("cannot remove all that an earlier daemon left", "err", err)
 			continue
 		}
-		log.Info("removed what an earlier daemon left")
+		log.Info("removed a device that an earlier daemon left")
 	}
 }
 
