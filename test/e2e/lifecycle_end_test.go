@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/delayd/delayd/pkg/ublkdev"
 	"github.com/delayd/delayd/test/fixture"
 )
 
@@ -146,27 +148,68 @@ func exclusive(t *testing.T, path string) {
 // whatever there is of it.
 func TestKilledInTheMiddleOfAdd(t *testing.T) {
 	needUblk(t)
-	for _, backing := range []string{"mem:4M", fixture.For(t).NullBlk(fixture.MemoryBacked(8)).Path} {
-		for _, at := range moments(t, backing, shortOr(3, 10)) {
-			d := startDaemon(t)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				d.ctl(add("a", "--backing", backing, "--delay", "60s")...)
-			}()
-			time.Sleep(at)
-			d.kill()
-			<-done
-			t.Logf("%s: killed after %v of an addition; there are %v", backing, at, ublkDevices())
-			next := startDaemon(t, "--owner", d.owner, "--socket", d.socket, "--run-dir", d.runDir)
-			cleaned(t, next)
-			path := next.add("a", "--backing", backing, "--delay", "1ms")
-			readBlock(t, path)
-			next.stop()
-			if t.Failed() {
-				return // one is enough; the next would only find the same
+	for _, b := range []struct{ name, backing string }{
+		{"memory", "mem:4M"},
+		{"disk", fixture.For(t).NullBlk(fixture.MemoryBacked(8)).Path},
+	} {
+		// The first two are the moment in which there is a device of which
+		// nothing may be on record yet.
+		whenThere := func() {
+			for end := time.Now().Add(startLimit); len(ublkDevices()) == 0 && time.Now().Before(end); {
+				runtime.Gosched()
 			}
 		}
+		waits := []func(){whenThere, whenThere}
+		for _, at := range moments(t, b.backing, shortOr(3, 10)) {
+			waits = append(waits, func() { time.Sleep(at) })
+		}
+		for i, wait := range waits {
+			if !t.Run(fmt.Sprint(b.name, " ", i), func(t *testing.T) { killedInAdd(t, b.backing, wait) }) {
+				return // the next would find the same
+			}
+		}
+	}
+}
+
+// killedInAdd kills a daemon that is adding a device when wait returns, and
+// looks what the next one makes of it.
+func killedInAdd(t *testing.T, backing string, wait func()) {
+	d := startDaemon(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.ctl(add("a", "--backing", backing, "--delay", "60s")...)
+	}()
+	wait()
+	d.kill()
+	<-done
+	records, _ := filepath.Glob(filepath.Join(d.runDir, d.owner, "*"))
+	t.Logf("killed; there are %v and %v", ublkDevices(), records)
+	next := startDaemon(t, "--owner", d.owner, "--socket", d.socket, "--run-dir", d.runDir)
+	cleaned(t, next)
+	if t.Failed() {
+		purge(t, d)
+	}
+	readBlock(t, next.add("a", "--backing", backing, "--delay", "1ms"))
+	next.stop()
+}
+
+// purge removes what delayd should have, so that one failure does not become
+// that of every test after it.
+func purge(t *testing.T, d *daemon) {
+	t.Helper()
+	ctl, err := ublkdev.Open()
+	must(t, err)
+	ids, err := ublkdev.List()
+	must(t, err)
+	for _, id := range ids {
+		must(t, ctl.Delete(t.Context(), id))
+	}
+	must(t, ctl.Close())
+	files, _ := filepath.Glob("/dev/shm/delayd-" + d.owner + ":*")
+	records, _ := filepath.Glob(filepath.Join(d.runDir, d.owner, "a.*"))
+	for _, f := range append(files, records...) {
+		must(t, os.Remove(f))
 	}
 }
 

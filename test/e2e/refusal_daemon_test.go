@@ -108,7 +108,7 @@ func TestPromise8DaemonRefuses(t *testing.T) {
 		{"log format unknown", attempt{args: p.args("--log-format", "xml")}, 2, []string{`--log-format "xml"`, "text and json"}},
 		{"owner with a slash", attempt{args: p.args("--owner", "a/b")}, 2, []string{`--owner "a/b"`, "want 1 to 64"}},
 		{"owner of 65 characters", attempt{args: p.args("--owner", strings.Repeat("o", 65))}, 2, []string{"--owner", "65 characters long"}},
-		{"metrics without a port", attempt{args: p.args("--metrics", "localhost")}, 2, []string{`--metrics "localhost"`, "localhost:9417"}},
+		{"metrics without a port", attempt{args: p.args("--metrics", "localhost")}, 2, []string{`--metrics "localhost": not HOST:PORT`, "for example localhost:"}},
 		{"metrics on somebody's port", attempt{args: p.args("--metrics", takenPort(t))}, 1, []string{"serve metrics on 127.0.0.1:", "address already in use"}},
 		{"socket where a file is", attempt{args: p.args("--socket", file)}, 1, []string{"listen on " + file, "not a socket", "remove it, or name another path"}},
 		{"socket below a file", attempt{args: p.args("--socket", file+"/sock")}, 1, []string{file, "not a directory"}},
