@@ -35,7 +35,7 @@ func TestDataModel(t *testing.T) {
 	}
 	size, rounds := int64(4*mib), 100
 	if !testing.Short() {
-		size, rounds = 16*mib, 1000
+		size, rounds = 16*mib, 300
 		ways = append(ways, way{"block", 0, 1, "submit", 0}, way{"file", 0, 1, "complete", 0}, way{"mem", 0, 1, "submit", 0})
 	}
 	d := startDaemon(t)

@@ -54,7 +54,7 @@ func dataCases(short bool) (cases []dataCase) {
 // What fio writes and checks through the device is what the backing holds, byte
 // for byte, and fio itself finds it there.
 func TestDataWithFio(t *testing.T) {
-	size := int64(32 * mib)
+	size := int64(16 * mib)
 	if testing.Short() {
 		size = 8 * mib
 	}
