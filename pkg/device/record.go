@@ -38,6 +38,10 @@ type record struct {
 
 const recordVersion = 1
 
+// half ends the name of a file that is being written and not renamed yet, here
+// and in pkg/counters.
+const half = ".new"
+
 func openRecords(runDir, owner string) (*records, error) {
 	dir := filepath.Join(runDir, owner)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -49,6 +53,13 @@ func openRecords(runDir, owner string) (*records, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock the records of owner %q: %w", owner, err)
+	}
+	// What a daemon was writing when it was killed is nobody's now.
+	halves, _ := filepath.Glob(filepath.Join(dir, "*"+half))
+	for _, path := range halves {
+		if err := os.Remove(path); err != nil {
+			return nil, errors.Join(fmt.Errorf("remove what was half written: %w", err), lock.Close())
+		}
 	}
 	return &records{dir: dir, lock: lock}, nil
 }
@@ -100,7 +111,7 @@ func (r *records) write(rec record) error {
 	if err != nil {
 		return err
 	}
-	tmp := r.path(rec.Name) + ".new"
+	tmp := r.path(rec.Name) + half
 	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the record of %s: %w", rec.Name, err)
 	}

@@ -68,3 +68,20 @@ func TestRecordsThatAreBad(t *testing.T) {
 		}
 	}
 }
+
+// What was half written when a daemon was killed goes with the next start.
+func TestRecordsHalfWritten(t *testing.T) {
+	dir := t.TempDir()
+	r, err := openRecords(dir, "me")
+	must(t, err)
+	for _, path := range []string{r.path("a") + half, r.counters("a") + half} {
+		must(t, os.WriteFile(path, []byte("ha"), 0o600))
+	}
+	must(t, r.lock.Close()) // as a kill does
+	r, err = openRecords(dir, "me")
+	must(t, err)
+	must(t, r.close())
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
