@@ -54,9 +54,9 @@ Writing zeroes is delayed as writing is.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Name = args[0]
 		if err := finishSpec(cmd, &s, offset, length); err != nil {
-			return &usageError{fmt.Errorf("add %s: %w", s.Name, err)}
+			return &usageError{fmt.Errorf("add %s: %w", oneLine(s.Name), err)}
 		}
-		return p.work("add "+s.Name, func() error {
+		return p.work("add "+oneLine(s.Name), func() error {
 			d, err := p.client().Add(cmd.Context(), s)
 			if err != nil {
 				return err

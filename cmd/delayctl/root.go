@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -172,6 +173,15 @@ func checkName(command, name string) error {
 		return &usageError{fmt.Errorf("%s: %w", command, err)}
 	}
 	return nil
+}
+
+// oneLine is a name as it can be part of a line: as it is, or quoted if it has
+// anything in it that would not show.
+func oneLine(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }
 
 // completeNames offers the names of the devices there are. Without a daemon

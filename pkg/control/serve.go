@@ -15,8 +15,9 @@ const headerWait = 10 * time.Second
 
 // Server serves HTTP on one listener.
 type Server struct {
-	http *http.Server
-	done chan error // gets what Serve returned
+	http  *http.Server
+	done  chan error    // gets what Serve returned
+	ended chan struct{} // closed when it has, and so has closed the listener
 }
 
 // Serve starts to serve h on l.
@@ -27,9 +28,11 @@ func Serve(l net.Listener, h http.Handler, log *slog.Logger) *Server {
 			ReadHeaderTimeout: headerWait,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		done: make(chan error, 1),
+		done:  make(chan error, 1),
+		ended: make(chan struct{}),
 	}
 	go func() {
+		defer close(s.ended)
 		err := s.http.Serve(l)
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
@@ -46,8 +49,11 @@ func (s *Server) Failed() <-chan error { return s.done }
 // requests under way have their answers or ctx ends, which closes them.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
-	if err == nil {
-		return nil
+	if err != nil {
+		err = errors.Join(err, s.http.Close())
 	}
-	return errors.Join(err, s.http.Close())
+	// A server that had not begun yet closes its listener when it does: the
+	// process must not end, and leave its socket, before that.
+	<-s.ended
+	return err
 }
