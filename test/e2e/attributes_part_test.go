@@ -168,6 +168,9 @@ func TestPromise6Part(t *testing.T) {
 				{fmt.Sprint(total - b.block), "0", total - b.block, b.block},
 				{fmt.Sprint(3 * b.block), fmt.Sprint(total - 3*b.block), 3 * b.block, total - 3*b.block},
 			} {
+				if i > 1 && c.size == "0" && c.offset != "4096" {
+					continue // as with the disks
+				}
 				t.Run(c.offset+"+"+c.size, func(t *testing.T) {
 					device := d.add("a", "--backing", b.path, "--offset", c.offset, "--size", c.size)
 					defer d.del("a")

@@ -76,7 +76,8 @@ func (p place) args(more ...string) []string {
 	return append([]string{"--socket", p.socket, "--run-dir", p.runDir, "--owner", "e2e-refused"}, more...)
 }
 
-// untouched fails the test if anything is in the place.
+// untouched fails the test if anything is in the place. A socket that is left
+// goes, so that it does not fail the next test too.
 func (p place) untouched(t testing.TB) {
 	t.Helper()
 	for dir, want := range map[string]int{p.dir: 1, p.runDir: 0} { // the run directory itself
@@ -85,6 +86,7 @@ func (p place) untouched(t testing.TB) {
 			t.Errorf("in %s: %v, %v", dir, entries, err)
 		}
 	}
+	_ = os.Remove(p.socket)
 	if left := ublkDevices(); len(left) > 0 {
 		t.Errorf("devices are left: %v", left)
 	}
@@ -119,6 +121,13 @@ func TestPromise8DaemonRefuses(t *testing.T) {
 		{"not root", attempt{args: p.args(), nobody: true}, 1, []string{"not permitted", "root", "/dev/ublk-control", "permission denied"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if strings.HasPrefix(c.name, "metrics on") {
+				// It serves already when it comes to this: once may be luck.
+				for range 5 {
+					c.run(t)
+					p.untouched(t)
+				}
+			}
 			text, code := c.run(t)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
