@@ -13,7 +13,7 @@ import (
 
 func (p *program) addCommand() *cobra.Command {
 	var s api.Spec
-	var offset, length string
+	var offset, length, output string
 	cmd := &cobra.Command{
 		Use:   "add NAME --backing SPEC [flags]",
 		Short: "Make a delayed device and print its path",
@@ -21,6 +21,7 @@ func (p *program) addCommand() *cobra.Command {
   delayctl add db --backing /dev/sdb --read 200us --write 2ms --flush 20ms
   mount "$(delayctl add img --backing ./disk.img --delay 1ms)" /mnt
   delayctl add part --backing /dev/sdb --offset 1GiB --size 10GiB --delay 1ms
+  delayctl add slow --backing mem:64M --delay 5ms -o json | jq -r .path
 
 A SPEC is a block device, a regular file, mem:SIZE or null:SIZE. A delay is a
 number and a unit (ns, us, ms, s, m, h), at most 24h. A SIZE is bytes, or takes
@@ -43,6 +44,7 @@ Writing zeroes is delayed as writing is.`,
 	f.BoolVar(&s.ReadOnly, "read-only", false, "make a device that cannot be written")
 	f.BoolVar(&s.Shared, "shared", false, "use a backing that is mounted or in use; you keep the two apart")
 	f.StringVar(&s.Hold, "hold", api.HoldSubmit, "where to hold: `MODE` submit (before the backing) or complete (after it)")
+	outputFlag(cmd, &output, "text", "json")
 	err := errors.Join(
 		cmd.RegisterFlagCompletionFunc("hold", cobra.FixedCompletions(
 			[]string{api.HoldSubmit, api.HoldComplete}, cobra.ShellCompDirectiveNoFileComp)),
@@ -65,6 +67,9 @@ Writing zeroes is delayed as writing is.`,
 				if _, err := fmt.Fprintf(p.err, "delayctl: warning: %s\n", w); err != nil {
 					return err
 				}
+			}
+			if output == "json" {
+				return writeJSON(p.out, d)
 			}
 			_, err = fmt.Fprintln(p.out, d.Path)
 			return err

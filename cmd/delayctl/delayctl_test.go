@@ -140,11 +140,6 @@ thin  /dev/ublkb2  delaying  64MiB    null:1G   1s
 
 func TestJSONIsTheAPIsOwn(t *testing.T) {
 	s := daemon(t)
-	for _, line := range []string{"add a --backing mem:1M --delay 1ms", "add b --backing mem:1M"} {
-		if code, _, errOut := run(t, s, strings.Fields(line)...); code != 0 {
-			t.Fatal(errOut)
-		}
-	}
 	decode := func(line string, into any) {
 		t.Helper()
 		code, out, errOut := run(t, s, strings.Fields(line)...)
@@ -154,9 +149,14 @@ func TestJSONIsTheAPIsOwn(t *testing.T) {
 			t.Fatalf("delayctl %s: %d, %v\n%s%s", line, code, err, out, errOut)
 		}
 	}
+	var added, other, one api.Device
+	decode("add a --backing mem:1M --delay 1ms -o json", &added)
+	decode("add b --backing mem:1M --output json", &other)
+	if added.Name != "a" || added.Path == "" || added.Path == other.Path {
+		t.Errorf("added %+v and %+v", added, other)
+	}
 	var list api.DeviceList
 	decode("list -o json", &list)
-	var one api.Device
 	decode("show a -o json", &one)
 	if diff := cmp.Diff(list.Devices[0], one); diff != "" || len(list.Devices) != 2 || one.Delays.Read != "1ms" {
 		t.Errorf("%d devices; in the list (-) and alone (+):\n%s", len(list.Devices), diff)
