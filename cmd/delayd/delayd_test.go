@@ -29,15 +29,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWrongUsage(t *testing.T) {
 	const help = "hint: `delayd --help` shows what can be typed\n"
 	for line, want := range map[string]string{
-		"start":                "delayd: unknown command \"start\"\n" + help,
-		"--bogus":              "delayd: unknown flag: --bogus\n" + help,
-		"--log-level loud":     "delayd: --log-level \"loud\": there is no such level\nhint: the levels are debug, info, warn and error\n",
-		"--log-format xml":     "delayd: --log-format \"xml\": there is no such format\nhint: the formats are text and json\n",
-		"--metrics 9799":       "delayd: --metrics \"9799\": not HOST:PORT\nhint: for example localhost:9799, or :9799 for all addresses\n",
-		"--owner a/b":          "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
-		"helper mount":         "delayd: unknown helper \"mount\"\n" + help,
-		"helper rescan":        "delayd: accepts 1 arg(s), received 0\n" + help,
-		"helper scheduler sda": "delayd: accepts 2 arg(s), received 1\n" + help,
+		"start":            "delayd: unknown command \"start\"\n" + help,
+		"--bogus":          "delayd: unknown flag: --bogus\n" + help,
+		"--log-level loud": "delayd: --log-level \"loud\": there is no such level\nhint: the levels are debug, info, warn and error\n",
+		"--log-format xml": "delayd: --log-format \"xml\": there is no such format\nhint: the formats are text and json\n",
+		"--metrics 9799":   "delayd: --metrics \"9799\": not HOST:PORT\nhint: for example localhost:9799, or :9799 for all addresses\n",
+		"--owner a/b":      "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
+		"helper mount":     "delayd: unknown helper \"mount\"\n" + help,
+		"helper settle":    "delayd: accepts 1 arg(s), received 0\n" + help,
+		"helper start 1":   "delayd: accepts 2 arg(s), received 1\n" + help,
 	} {
 		var out, errOut bytes.Buffer
 		code := execute(context.Background(), strings.Fields(line), &out, &errOut)
@@ -267,9 +267,9 @@ func TestMetrics(t *testing.T) {
 
 func TestHelpersFailOnWhatIsNoDisk(t *testing.T) {
 	for line, want := range map[string]string{
-		"helper rescan /dev/null":           "delayd: read the partitions of /dev/null: inappropriate ioctl for device\n",
-		"helper rescan /dev/none":           "delayd: read the partitions: open /dev/none: no such file or directory\n",
-		"helper scheduler ublkb999999 none": "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
+		"helper settle x":      "delayd: helper settle: \"x\" is not a number\n",
+		"helper start 1 x":     "delayd: helper start: \"x\" is not a number\n",
+		"helper settle 999999": "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
 	} {
 		var out, errOut bytes.Buffer
 		if code := execute(context.Background(), strings.Fields(line), &out, &errOut); code != 1 || errOut.String() != want {

@@ -1,28 +1,64 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/pkg/ublkdev"
 )
 
-// Helper runs in a child process what [Host] must not do itself. Its args are
-// what Host appends to [HostOptions].Helper:
+// Helper runs in a child process what [Host] must not do itself (helper.go says
+// why). Its args are what Host appends to [HostOptions].Helper:
 //
-//	rescan DEVICE          read the partition table of a block device
-//	scheduler DISK NAME    set the I/O scheduler of a disk ("ublkb0")
+//	start ID PID    start the ublk device, which process PID serves; the driver
+//	                reads its partitions meanwhile
+//	settle ID       read the partitions of a device that was started without that
+//
+// Both then set the device's I/O scheduler to none: one queue gets mq-deadline
+// by default, which merges, reorders and keeps all but 256 requests to itself.
 func Helper(args []string) error {
-	switch {
-	case len(args) == 2 && args[0] == "rescan":
-		return rescan(args[1])
-	case len(args) == 3 && args[0] == "scheduler":
-		return setScheduler("/sys/block", args[1], args[2])
+	numbers := make([]int, max(0, len(args)-1))
+	for i := range numbers {
+		n, err := strconv.Atoi(args[i+1])
+		if err != nil || n < 0 {
+			return fmt.Errorf("helper %s: %q is not a number", args[0], args[i+1])
+		}
+		numbers[i] = n
 	}
-	return fmt.Errorf("helper %q: want \"rescan DEVICE\" or \"scheduler DISK NAME\"", args)
+	switch {
+	case len(numbers) == 2 && args[0] == "start":
+		if err := startDevice(numbers[0], numbers[1]); err != nil {
+			return err
+		}
+		return setScheduler("/sys/block", filepath.Base(ublkdev.BlockPath(numbers[0])), "none")
+	case len(numbers) == 1 && args[0] == "settle":
+		path := ublkdev.BlockPath(numbers[0])
+		if err := setScheduler("/sys/block", filepath.Base(path), "none"); err != nil {
+			return err
+		}
+		// A disk whose first blocks cannot be read is no less a disk.
+		if err := rescan(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("helper %q: want \"start ID PID\" or \"settle ID\"", args)
+}
+
+// startDevice is START_DEV, for another process.
+func startDevice(id, pid int) error {
+	control, err := ublkdev.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(control.Start(context.Background(), id, pid), control.Close())
 }
 
 // rescan has the kernel read the partitions of a block device. It is busy as

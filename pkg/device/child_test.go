@@ -32,3 +32,14 @@ func TestSetScheduler(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestRescanOfWhatIsNoDisk(t *testing.T) {
+	for path, want := range map[string]string{
+		"/dev/null": "read the partitions of /dev/null: inappropriate ioctl for device",
+		"/dev/none": "read the partitions: open /dev/none: no such file or directory",
+	} {
+		if err := rescan(path); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}

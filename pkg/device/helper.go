@@ -12,14 +12,15 @@ import (
 // What waits for a device that the daemon serves must not be the daemon: a
 // thread of it in uninterruptible sleep there would survive kill -9 and keep
 // the device open for ever. So whatever opens or reads /dev/ublkbN, or freezes
-// its queue, runs in a child.
+// its queue, runs in a child: also START_DEV where the driver reads the
+// partitions in it (Linux 6.12), on a worker thread of whoever sent it.
 
 // helperLimit is how long a child may take. The device is undelayed while one
 // runs, so that only a slow backing can make it long.
 const helperLimit = 20 * time.Second
 
-// help runs the helper command with args.
-func (h *Host) help(ctx context.Context, args ...string) error {
+// help runs the helper command with args and returns what it had to remark.
+func (h *Host) help(ctx context.Context, args ...string) (remark string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, helperLimit)
 	defer cancel()
 	words := append(append([]string(nil), h.opts.Helper...), args...)
@@ -28,12 +29,13 @@ func (h *Host) help(ctx context.Context, args ...string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	// A child that the kernel does not let die must not hold up the daemon.
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
+	err = cmd.Run()
 	if ctx.Err() != nil {
 		err = ctx.Err() // and not that the child was killed for it
 	}
+	remark = strings.TrimSpace(out.String())
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(out.String()))
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, remark)
 	}
-	return nil
+	return remark, nil
 }

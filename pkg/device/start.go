@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -137,7 +138,7 @@ func (d *Device) add(ctx context.Context) error {
 func (d *Device) flags() ublkdev.Features {
 	return d.host.features & (ublkdev.FeatureCmdIoctlEncode |
 		// The partitions are read by a child instead, before the delays are
-		// armed: the driver's own scan would wait for the daemon in the daemon.
+		// armed.
 		ublkdev.FeatureNoAutoPartScan)
 }
 
@@ -173,30 +174,37 @@ func (d *Device) announce(ctx context.Context) error {
 			return fmt.Errorf("wait for the queues: %w", ctx.Err())
 		}
 	}
-	if err := h.control.Start(ctx, d.id, os.Getpid()); err != nil {
+	if err := d.goLive(ctx); err != nil {
 		return err
-	}
-	if err := awaitNode(ctx, ublkdev.BlockPath(d.id)); err != nil {
-		return err
-	}
-	// One queue gets mq-deadline by default, which merges, reorders and keeps
-	// more than 256 requests to itself.
-	if err := h.help(ctx, "scheduler", fmt.Sprintf("ublkb%d", d.id), "none"); err != nil {
-		return fmt.Errorf("set the I/O scheduler: %w", err)
-	}
-	if d.flags().Has(ublkdev.FeatureNoAutoPartScan) {
-		if err := h.help(ctx, "rescan", ublkdev.BlockPath(d.id)); err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			d.log.Warn("cannot read the partitions", "err", err)
-		}
 	}
 	if err := d.Err(); err != nil {
 		return err
 	}
 	d.arm()
 	return nil
+}
+
+// goLive starts the ublk device, has its partitions read and its I/O scheduler
+// set.
+func (d *Device) goLive(ctx context.Context) error {
+	h, id := d.host, strconv.Itoa(d.id)
+	if !d.flags().Has(ublkdev.FeatureNoAutoPartScan) {
+		if _, err := h.help(ctx, "start", id, strconv.Itoa(os.Getpid())); err != nil {
+			return err
+		}
+		return awaitNode(ctx, ublkdev.BlockPath(d.id))
+	}
+	if err := h.control.Start(ctx, d.id, os.Getpid()); err != nil {
+		return err
+	}
+	if err := awaitNode(ctx, ublkdev.BlockPath(d.id)); err != nil {
+		return err
+	}
+	remark, err := h.help(ctx, "settle", id)
+	if remark != "" {
+		d.log.Warn("the partitions could not be read", "reason", remark)
+	}
+	return err
 }
 
 func (d *Device) newQueue(id int) (*queue, error) {
