@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -29,6 +31,12 @@ func (h *Host) help(ctx context.Context, args ...string) (remark string, err err
 	cmd.Stdout, cmd.Stderr = &out, &out
 	// A child that the kernel does not let die must not hold up the daemon.
 	cmd.WaitDelay = time.Second
+	// Nor may a child outlive it and go on with a device that the next daemon
+	// removes. The kernel sends that signal when the thread that started the
+	// child ends, so this goroutine keeps its thread meanwhile.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if ctx.Err() != nil {
 		err = ctx.Err() // and not that the child was killed for it
