@@ -104,21 +104,25 @@ func newNonce() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// write replaces a record in one step.
+// write makes a record, whole or not at all. A name that has one is refused.
 func (r *records) write(rec record) error {
 	rec.Version = recordVersion
 	data, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	tmp := r.path(rec.Name) + half
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
+	f, err := os.CreateTemp(r.dir, rec.Name+".*"+half) // mode 0600
+	if err != nil {
 		return fmt.Errorf("write the record of %s: %w", rec.Name, err)
 	}
-	if err := os.Rename(tmp, r.path(rec.Name)); err != nil {
-		return fmt.Errorf("write the record of %s: %w", rec.Name, err)
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Link(f.Name(), r.path(rec.Name)) // unlike a rename, not over another
 	}
-	return nil
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("device %s has a record already, %s: there is such a device, or it could not be removed", rec.Name, r.path(rec.Name))
+	}
+	return errors.Join(err, os.Remove(f.Name()))
 }
 
 // remove removes a record and the counters that go with it.

@@ -24,6 +24,9 @@ func TestRecords(t *testing.T) {
 	for _, rec := range want {
 		must(t, r.write(rec))
 	}
+	if err := r.write(want[0]); err == nil || !strings.Contains(err.Error(), "has a record already") {
+		t.Errorf("a second record of one name: %v", err)
+	}
 	got, err := r.all()
 	must(t, err)
 	if d := cmp.Diff(want, got); d != "" {

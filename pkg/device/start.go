@@ -54,6 +54,25 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	if err := h.refuseOwn(spec.Backing); err != nil {
 		return nil, err
 	}
+	// First, so that the next daemon finds whatever a kill leaves of the rest.
+	nonce := newNonce()
+	if err := h.records.write(record{Name: spec.Name, Nonce: nonce, Backing: spec.Backing}); err != nil {
+		return nil, err
+	}
+	d, err := h.add(ctx, spec, nonce)
+	if err != nil {
+		return nil, errors.Join(err, h.records.remove(spec.Name))
+	}
+	// From here on there is a ublk device, and teardown knows how to undo all.
+	if err := d.announce(ctx); err != nil {
+		return nil, errors.Join(err, d.undo(ctx))
+	}
+	d.log.Info("delaying", "path", ublkdev.BlockPath(d.id), "backing", spec.Backing, "delays", spec.Delays.String())
+	return d, nil
+}
+
+// add opens the backing and makes the ublk device. On error neither is left.
+func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error) {
 	back, err := backend.Open(spec.Backing, backend.Options{
 		Offset:   spec.Offset,
 		Size:     spec.Size,
@@ -77,18 +96,28 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 		done:    make(chan struct{}),
 	}
 	d.policy.Store(undelayed)
-	err = d.admit()
-	if err == nil {
-		err = d.add(ctx)
-	}
-	if err != nil {
+	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
-	// From here on there is a ublk device, and teardown knows how to undo all.
-	if err := d.announce(ctx); err != nil {
-		return nil, errors.Join(err, d.undo(ctx))
+	if d.cells, err = counters.Create(h.records.counters(spec.Name), spec.Queues); err != nil {
+		return nil, errors.Join(err, back.Close())
 	}
-	d.log.Info("delaying", "path", ublkdev.BlockPath(d.id), "backing", spec.Backing, "delays", spec.Delays.String())
+	info, err := h.control.Add(ctx, ublkdev.AddOptions{
+		ID:         -1,
+		Queues:     uint16(spec.Queues),
+		Depth:      uint16(spec.Depth),
+		MaxIOBytes: back.Limits().MaxIOBytes,
+		Flags:      d.flags(),
+		OwnerFlags: nonce,
+	})
+	if err == nil && info.Queues != spec.Queues {
+		err = errors.Join(fmt.Errorf("the driver made %d queues of the %d asked", info.Queues, spec.Queues), h.remove(ctx, info.ID))
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.cells.Close(), back.Close())
+	}
+	d.id = info.ID
+	h.serves(d.id, true)
 	return d, nil
 }
 
@@ -99,37 +128,6 @@ func (d *Device) admit() error {
 		return fmt.Errorf("%d queues × depth %d × %s a request can occupy %s, over the limit of %s: lower --queues or --depth",
 			d.spec.Queues, d.spec.Depth, size.Format(int64(each)), size.Format(n), size.Format(limit))
 	}
-	return nil
-}
-
-// add makes the ublk device, after the record by which it is found should this
-// process be killed. On error neither is there.
-func (d *Device) add(ctx context.Context) error {
-	h, nonce := d.host, newNonce()
-	if err := h.records.write(record{Name: d.spec.Name, Nonce: nonce, Backing: d.spec.Backing}); err != nil {
-		return err
-	}
-	cells, err := counters.Create(h.records.counters(d.spec.Name), d.spec.Queues)
-	if err != nil {
-		return errors.Join(err, h.records.remove(d.spec.Name))
-	}
-	d.cells = cells
-	info, err := h.control.Add(ctx, ublkdev.AddOptions{
-		ID:         -1,
-		Queues:     uint16(d.spec.Queues),
-		Depth:      uint16(d.spec.Depth),
-		MaxIOBytes: d.back.Limits().MaxIOBytes,
-		Flags:      d.flags(),
-		OwnerFlags: nonce,
-	})
-	if err == nil && info.Queues != d.spec.Queues {
-		err = errors.Join(fmt.Errorf("the driver made %d queues of the %d asked", info.Queues, d.spec.Queues), h.remove(ctx, info.ID))
-	}
-	if err != nil {
-		return errors.Join(err, cells.Close(), h.records.remove(d.spec.Name))
-	}
-	d.id = info.ID
-	h.serves(d.id, true)
 	return nil
 }
 
