@@ -162,15 +162,11 @@ func (d *Device) announce(ctx context.Context) error {
 		d.running++
 		go q.serve(d)
 	}
-	for range d.queues {
-		select {
-		case err := <-d.started:
-			if err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the queues: %w", ctx.Err())
-		}
+	if err := d.awaitQueues(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	if err := d.goLive(ctx); err != nil {
 		return err
@@ -180,6 +176,28 @@ func (d *Device) announce(ctx context.Context) error {
 	}
 	d.arm()
 	return nil
+}
+
+// startLimit bounds how long the queues' threads take to send their fetches: a
+// few system calls each.
+const startLimit = 20 * time.Second
+
+// awaitQueues waits until every queue's thread has sent all its fetches, or has
+// failed to. It does not end with the caller's context: a stop that comes while
+// fetches are still being sent cancels those that are there, and nobody the rest.
+func (d *Device) awaitQueues() error {
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	var errs []error
+	for range d.queues {
+		select {
+		case err := <-d.started:
+			errs = append(errs, err)
+		case <-limit.C:
+			return fmt.Errorf("the queues did not start within %v", startLimit)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // goLive starts the ublk device, has its partitions read and its I/O scheduler
