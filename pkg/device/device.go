@@ -92,22 +92,25 @@ func (d *Device) arm() {
 }
 
 // tell gives an order to every queue, and returns how many requests it touched
-// when all have carried it out. New requests must not be delayed any more.
+// when all have carried it out. A queue whose loop has ended, before or after it
+// was told, holds nothing any more. New requests must not be delayed any more.
 func (d *Device) tell(ctx context.Context, what order) (int, error) {
-	replies := make(chan int, len(d.queues))
-	sent := 0
-	for _, q := range d.queues {
-		if q.mail.post(message{what: what, reply: replies}, q.over) {
-			sent++
-		}
+	replies := make([]chan int, len(d.queues))
+	for i, q := range d.queues {
+		replies[i] = make(chan int, 1)
+		q.mail.post(message{what: what, reply: replies[i]}, q.over)
 	}
 	touched := 0
-	for range sent {
+	for i, q := range d.queues {
 		select {
-		case n := <-replies:
+		case n := <-replies[i]:
 			touched += n
-		case <-d.done:
-			return touched, d.Err()
+		case <-q.over:
+			select {
+			case n := <-replies[i]:
+				touched += n
+			default:
+			}
 		case <-ctx.Done():
 			return touched, fmt.Errorf("%s: its queues do not answer: %w", d.spec.Name, ctx.Err())
 		}

@@ -81,6 +81,15 @@ func TestStopOfABackingThatHangs(t *testing.T) {
 		}
 	}))
 	k.close()
+	// The stop that was given up goes on in the kernel, and takes the queues'
+	// tags back: the next one finds nobody there to be told.
+	for _, q := range d.queues {
+		select {
+		case <-q.over:
+		case <-time.After(20 * time.Second):
+			t.Error("the kernel does not go on with the stop when the backing does")
+		}
+	}
 	must(t, d.Stop(limit(t)))
 }
 

@@ -51,19 +51,20 @@ func newMailbox() (*mailbox, error) {
 	return &mailbox{letters: make(chan message, 8), eventfd: fd, count: page}, nil
 }
 
-// post hands m to the queue's thread. It gives up when gone is closed, since
-// then nobody reads any more; it reports whether the message was posted.
-func (b *mailbox) post(m message, gone <-chan struct{}) bool {
+// post hands m to the queue's thread. It gives up when over is closed, since
+// then nobody reads any more. A message may be posted and still not be read, if
+// the thread's loop ends meanwhile: who waits for the reply must look at over too.
+func (b *mailbox) post(m message, over <-chan struct{}) {
 	select {
 	case b.letters <- m:
-	case <-gone:
-		return false
+	case <-over:
+		return
 	}
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	for {
 		if _, err := unix.Write(b.eventfd, one[:]); err != unix.EINTR {
-			return err == nil
+			return
 		}
 	}
 }

@@ -144,28 +144,26 @@ start_qemu() {
 # at the hard limit, when it has left its exit code but does not power off, and
 # when nobody reads its output any more. GUEST_END says why, if it was ended.
 await_guest() {
-	local deadline=$((SECONDS + TIMEOUT + BOOT_LIMIT)) ended tick done_at=''
+	local deadline=$((SECONDS + TIMEOUT + BOOT_LIMIT)) tick done_at=''
 	GUEST_END=''
 	while :; do
+		# What has ended is looked up, not taken from "wait -n": it can miss
+		# a process that ends as it is called, and so may last until the tick.
 		sleep 5 &
 		tick=$!
-		ended=''
-		wait -n -p ended "$VM_PID" "$tick" "${RELAYS[@]}"
-		case $ended in
-		"$VM_PID") kill "$tick" 2>/dev/null; break ;;
-		"$tick") ;;
-		*)
+		wait -n "$VM_PID" "$tick" "${RELAYS[@]}"
+		kill "$tick" 2>/dev/null
+		kill -0 "$VM_PID" 2>/dev/null || break
+		if ! kill -0 "${RELAYS[0]}" 2>/dev/null || ! kill -0 "${RELAYS[1]}" 2>/dev/null; then
 			# A relay ended: with the guest, as it should, or because
 			# the reader of the output has gone.
-			kill "$tick" 2>/dev/null
 			for ((i = 0; i < 20; i++)); do
 				kill -0 "$VM_PID" 2>/dev/null || break 2
 				sleep 0.1
 			done
 			GUEST_END="nobody reads its output any more"
 			break
-			;;
-		esac
+		fi
 		if [[ -s $WORK/rc ]]; then
 			done_at=${done_at:-$SECONDS}
 			if ((SECONDS - done_at >= 10)); then
