@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,7 @@ import (
 
 func (p *program) addCommand() *cobra.Command {
 	var s api.Spec
-	var offset, length, output string
+	var offset, length, queues, output string
 	cmd := &cobra.Command{
 		Use:   "add NAME --backing SPEC [flags]",
 		Short: "Make a delayed device and print its path",
@@ -39,15 +40,23 @@ Writing zeroes is delayed as writing is.`,
 	f.StringVar(&s.Discard, "discard", "", "delay `D` of discards")
 	f.StringVar(&offset, "offset", "0", "first byte of the backing to use, a `SIZE`")
 	f.StringVar(&length, "size", "0", "how much of the backing to use, a `SIZE`; 0: to its end")
-	f.IntVar(&s.Queues, "queues", 0, fmt.Sprintf("`N` queues, 1 to the number of CPUs (default %d)", api.DefaultQueues))
+	f.StringVar(&queues, "queues", strconv.Itoa(api.DefaultQueues), "`N` queues, 1 to the number of CPUs, or auto for one a CPU")
 	f.IntVar(&s.Depth, "depth", 0, fmt.Sprintf("`N` requests in flight per queue, 1 to %d (default %d)", api.MaxDepth, api.DefaultDepth))
 	f.BoolVar(&s.ReadOnly, "read-only", false, "make a device that cannot be written")
 	f.BoolVar(&s.Shared, "shared", false, "use a backing that is mounted or in use; you keep the two apart")
 	f.StringVar(&s.Hold, "hold", api.HoldSubmit, "where to hold: `MODE` submit (before the backing) or complete (after it)")
+	f.StringVar(&s.Compensate, "compensate", api.Off, "take off each delay what a request's own path costs: off, auto (measured) or `D`")
+	f.StringVar(&s.Spin, "spin", api.Auto, "how long before a deadline to look at the clock instead of sleeping: auto, off or `D`")
+	f.StringVar(&s.ZeroCopy, "zero-copy", api.Auto, "let the backing work on the request's own pages: `MODE` auto, on or off")
+	f.BoolVar(&s.Poll, "poll", false, "poll the backing for completions while it has requests; takes a CPU")
+	f.BoolVar(&s.Pin, "pin", false, "bind each queue's thread to the CPUs that the kernel maps to the queue")
+	f.IntVar(&s.Realtime, "realtime", 0, fmt.Sprintf("SCHED_FIFO priority `N` of the queues' threads, 1 to %d (0: none)", api.MaxRealtime))
 	outputFlag(cmd, &output, "text", "json")
 	err := errors.Join(
 		cmd.RegisterFlagCompletionFunc("hold", cobra.FixedCompletions(
 			[]string{api.HoldSubmit, api.HoldComplete}, cobra.ShellCompDirectiveNoFileComp)),
+		cmd.RegisterFlagCompletionFunc("zero-copy", cobra.FixedCompletions(
+			[]string{api.Auto, api.On, api.Off}, cobra.ShellCompDirectiveNoFileComp)),
 		cmd.RegisterFlagCompletionFunc("backing", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
 	)
 	if err != nil {
@@ -55,7 +64,7 @@ Writing zeroes is delayed as writing is.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Name = args[0]
-		if err := finishSpec(cmd, &s, offset, length); err != nil {
+		if err := finishSpec(cmd, &s, offset, length, queues); err != nil {
 			return &usageError{fmt.Errorf("add %s: %w", oneLine(s.Name), err)}
 		}
 		return p.work("add "+oneLine(s.Name), func() error {
@@ -79,7 +88,7 @@ Writing zeroes is delayed as writing is.`,
 }
 
 // finishSpec reads what flags hold as text and judges what needs no daemon.
-func finishSpec(cmd *cobra.Command, s *api.Spec, offset, length string) error {
+func finishSpec(cmd *cobra.Command, s *api.Spec, offset, length, queues string) error {
 	var err error
 	if s.Offset, err = api.ParseSize("offset", offset); err != nil {
 		return asFlag(err)
@@ -87,11 +96,14 @@ func finishSpec(cmd *cobra.Command, s *api.Spec, offset, length string) error {
 	if s.Size, err = api.ParseSize("size", length); err != nil {
 		return asFlag(err)
 	}
-	for _, name := range []string{"delay", "read", "write", "flush", "discard", "queues", "depth", "hold"} {
+	for _, name := range []string{"delay", "read", "write", "flush", "discard", "queues", "depth", "hold", "compensate", "spin", "zero-copy"} {
 		// Left out and empty or 0 are one to the API, but not to a person.
-		if f := cmd.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "0" && f.Value.Type() == "int") {
+		if f := cmd.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "0" && (name == "queues" || name == "depth")) {
 			return &api.FieldError{Field: "--" + name, Value: f.Value.String(), Err: errors.New("no value at all"), Hint: "leave --" + name + " out for its default"}
 		}
+	}
+	if s.Queues, err = api.ParseQueues(queues); err != nil {
+		return asFlag(err)
 	}
 	// The daemon is in another directory.
 	if b := s.Backing; b != "" && !strings.HasPrefix(b, "mem:") && !strings.HasPrefix(b, "null:") && !filepath.IsAbs(b) {

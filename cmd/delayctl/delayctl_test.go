@@ -53,8 +53,10 @@ func (d *memoryDevice) Describe() api.Device {
 	return api.Device{
 		Name: d.spec.Name, ID: d.id, Path: fmt.Sprintf("/dev/ublkb%d", d.id), State: api.StateDelaying,
 		Backing: d.spec.Backing, Delays: api.Describe(delays), Hold: d.spec.Hold,
-		Offset: d.spec.Offset, Size: size, Queues: d.spec.Queues, Depth: d.spec.Depth,
+		Offset: d.spec.Offset, Size: size, Queues: int(d.spec.Queues), Depth: d.spec.Depth,
 		ReadOnly: d.spec.ReadOnly, Shared: d.spec.Shared,
+		Compensate: d.spec.Compensate, Compensation: "0s", Spin: d.spec.Spin, ZeroCopy: d.spec.ZeroCopy,
+		Poll: d.spec.Poll, Pin: d.spec.Pin, Realtime: d.spec.Realtime,
 		Limits:     api.Limits{LogicalBlockSize: 512, PhysicalBlockSize: 4096},
 		MaxIOBytes: 1 << 20, BufferBytes: 1 << 30, Created: time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC),
 	}
@@ -130,7 +132,7 @@ thin  /dev/ublkb2  delaying  64MiB    null:1G   1s
 	want(t, s, "show thni", 1, "", "delayctl: show thni: there is no device \"thni\"\nhint: did you mean thin?\n")
 	want(t, s, "add db --backing mem:1M", 1, "", "delayctl: add db: a device \"db\" exists\nhint: choose another name, or remove it with `delayctl del db`\n")
 	want(t, s, "add x --backing /dev/missing", 1, "", "delayctl: add x: open backing /dev/missing: no such file or directory\nhint: look with lsblk\n")
-	want(t, s, "add x --backing mem:1M --queues 3", 1, "", "delayctl: add x: queues 3: more than the daemon has CPUs (2)\nhint: want 1 to 2; the default is 1\n")
+	want(t, s, "add x --backing mem:1M --queues 3", 1, "", "delayctl: add x: queues 3: more than the daemon has CPUs (2)\nhint: want auto, or 1 to 2; the default is 1\n")
 	want(t, s, "add mounted --backing mem:1M", 0, "/dev/ublkb3\n", "")
 	want(t, s, "del mounted", 1, "", "delayctl: del mounted: it is in use: mounted on /mnt\nhint: stop using it, or insist with --force: its users then get I/O errors\n")
 	want(t, s, "del mounted --force", 0, "", "")
@@ -172,7 +174,7 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 	s := daemon(t)
 	for _, line := range []string{
 		"add same --backing mem:64M --delay 5ms",
-		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete",
+		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete --compensate 80us --spin off --zero-copy on --poll --pin --realtime 5",
 	} {
 		if code, _, errOut := run(t, s, strings.Fields(line)...); code != 0 {
 			t.Fatal(errOut)
@@ -181,7 +183,8 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 	for name, wantSpec := range map[string]api.Spec{
 		"same": {Name: "same", Backing: "mem:64M", Delay: "5ms", Size: 64 << 20, Queues: 1, Depth: 1024, Hold: "submit"},
 		"full": {Name: "full", Backing: "/dev/sdb", Read: "1ms", Write: "2ms", Flush: "3ms", Discard: "4ms",
-			Offset: 512, Size: 1 << 30, Queues: 2, Depth: 7, ReadOnly: true, Shared: true, Hold: "complete"},
+			Offset: 512, Size: 1 << 30, Queues: 2, Depth: 7, ReadOnly: true, Shared: true, Hold: "complete",
+			Compensate: "80us", Spin: "off", ZeroCopy: "on", Poll: true, Pin: true, Realtime: 5},
 	} {
 		code, out, errOut := run(t, s, "show", name, "-o", "toml")
 		if code != 0 {
@@ -253,7 +256,12 @@ func TestWrongUsage(t *testing.T) {
 		"add a --backing mem:1M --offset=-1":  "delayctl: add a: --offset -1: negative; a size is 0 or more bytes\n",
 		"add a --backing mem:1M --size 99999999999T":      "delayctl: add a: --size \"99999999999T\": too large; the most is 9223372036854775807 bytes\n",
 		"add a --backing mem:1M --queues 0":               "delayctl: add a: --queues 0: no value at all\nhint: leave --queues out for its default\n",
-		"add a --backing mem:1M --queues x":               "delayctl: add: --queues \"x\": not a whole number\n",
+		"add a --backing mem:1M --queues x":               "delayctl: add a: --queues \"x\": neither auto nor a whole number\nhint: want auto, or 1 to the number of CPUs\n",
+		"add a --backing mem:1M --depth x":                "delayctl: add: --depth \"x\": not a whole number\n",
+		"add a --backing mem:1M --spin 2s":                "delayctl: add a: --spin \"2s\": too long; type auto, off, or a duration up to 1s, such as 50us\n",
+		"add a --backing mem:1M --zero-copy no":           "delayctl: add a: --zero-copy \"no\": there is no such mode\nhint: did you mean on?\n",
+		"add a --backing mem:1M --compensate=":            "delayctl: add a: --compensate: no value at all\nhint: leave --compensate out for its default\n",
+		"add a --backing mem:1M --realtime 99":            "delayctl: add a: --realtime 99: out of range\nhint: want a SCHED_FIFO priority of 1 to 98, or 0 for the normal scheduler\n",
 		"add a --backing mem:1M --depth 4097":             "delayctl: add a: --depth 4097: out of range\nhint: want 1 to 4096, which is the kernel's limit; the default is 1024\n",
 		"add a --backing mem:1M --hold later":             "delayctl: add a: --hold \"later\": there is no such mode\nhint: want \"submit\" (delay + backing latency) or \"complete\" (the greater of the two)\n",
 		"add " + strings.Repeat("a", 65) + " --backing x": "delayctl: add " + strings.Repeat("a", 65) + ": name \"" + strings.Repeat("a", 65) + "\": 65 characters long\n" + nameHint,

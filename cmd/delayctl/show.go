@@ -66,6 +66,12 @@ func details(d api.Device) [][]string {
 		{"offset", size.Format(d.Offset)},
 		{"size", size.Format(d.Size)},
 		{"queues", fmt.Sprintf("%d of depth %d", d.Queues, d.Depth)},
+		{"compensation", compensation(d)},
+		{"spin", d.Spin},
+		{"zero copy", asked(d.ZeroCopied, d.ZeroCopy)},
+		{"polled", yesNo(d.Polled)},
+		{"pinned", yesNo(d.Pin)},
+		{"realtime", realtime(d.Realtime)},
 		{"read-only", yesNo(d.ReadOnly)},
 		{"shared", yesNo(d.Shared)},
 		{"blocks", fmt.Sprintf("%d logical, %d physical", d.Limits.LogicalBlockSize, d.Limits.PhysicalBlockSize)},
@@ -89,11 +95,39 @@ func details(d api.Device) [][]string {
 	return rows
 }
 
+// compensation is what is taken off each delay, and what was asked for.
+func compensation(d api.Device) string {
+	if d.Compensate == api.Auto {
+		return d.Compensation + " (auto)"
+	}
+	return d.Compensate
+}
+
+// asked says whether something is so, and what was asked for.
+func asked(is bool, word string) string { return yesNo(is) + " (" + word + ")" }
+
+func realtime(priority int) string {
+	if priority == 0 {
+		return "no"
+	}
+	return fmt.Sprintf("SCHED_FIFO %d", priority)
+}
+
+// unless returns a word, or nothing where it is the default.
+func unless(otherwise, word string) string {
+	if word == otherwise {
+		return ""
+	}
+	return word
+}
+
 // specOf is what would make the device again.
 func specOf(d api.Device) api.Spec {
 	s := api.Spec{
 		Name: d.Name, Backing: d.Backing, Offset: d.Offset, Size: d.Size,
-		Queues: d.Queues, Depth: d.Depth, ReadOnly: d.ReadOnly, Shared: d.Shared, Hold: d.Hold,
+		Queues: api.Queues(d.Queues), Depth: d.Depth, ReadOnly: d.ReadOnly, Shared: d.Shared, Hold: d.Hold,
+		Compensate: unless(api.Off, d.Compensate), Spin: unless(api.Auto, d.Spin), ZeroCopy: unless(api.Auto, d.ZeroCopy),
+		Poll: d.Poll, Pin: d.Pin, Realtime: d.Realtime,
 	}
 	if v := d.Delays; v == (api.Delays{Read: v.Read, Write: v.Read, Flush: v.Read, Discard: v.Read, WriteZeroes: v.Read}) {
 		s.Delay = v.Read

@@ -50,8 +50,9 @@ type Spec struct {
 	Offset int64 `json:"offset,omitempty"`
 	Size   int64 `json:"size,omitempty"`
 
-	// Queues is 1 to the number of CPUs; 0 stands for [DefaultQueues].
-	Queues int `json:"queues,omitempty"`
+	// Queues is 1 to the number of CPUs, or [QueuesAuto]; 0 stands for
+	// [DefaultQueues].
+	Queues Queues `json:"queues,omitempty"`
 	// Depth is how many requests each queue takes, 1 to [MaxDepth]; 0 stands
 	// for [DefaultDepth].
 	Depth int `json:"depth,omitempty"`
@@ -62,7 +63,36 @@ type Spec struct {
 	Shared bool `json:"shared,omitempty"`
 	// Hold is [HoldSubmit] or [HoldComplete]; "" stands for HoldSubmit.
 	Hold string `json:"hold,omitempty"`
+
+	// Compensate is what is taken off every delay for the path of a request
+	// through the driver and the daemon: "off", "auto" (measured before the
+	// device is announced) or a duration. "" stands for "off".
+	Compensate string `json:"compensate,omitempty"`
+	// Spin is how long before a deadline a queue stops sleeping and looks at the
+	// clock: "auto" (learned from the machine), "off" or a duration. "" stands
+	// for "auto".
+	Spin string `json:"spin,omitempty"`
+	// ZeroCopy lets the backing work on the request's own pages: "auto" (where
+	// the kernel and the backing can), "on" (refuse the device where they
+	// cannot) or "off". "" stands for "auto".
+	ZeroCopy string `json:"zero_copy,omitempty"`
+	// Poll has the backing polled for completions while it has requests,
+	// instead of waiting for its interrupts.
+	Poll bool `json:"poll,omitempty"`
+	// Pin binds each queue's thread to the CPUs that the driver maps to the
+	// queue.
+	Pin bool `json:"pin,omitempty"`
+	// Realtime is the SCHED_FIFO priority of the queues' threads, 1 to
+	// [MaxRealtime]; 0 leaves them to the normal scheduler.
+	Realtime int `json:"realtime,omitempty"`
 }
+
+// Words of several fields.
+const (
+	Auto = "auto"
+	On   = "on"
+	Off  = "off"
+)
 
 // The two modes of holding.
 const (
@@ -134,6 +164,20 @@ type Device struct {
 	Depth    int  `json:"depth"`
 	ReadOnly bool `json:"read_only"`
 	Shared   bool `json:"shared"`
+
+	// Compensate is what was asked for, Compensation what is taken off every
+	// delay now, a duration.
+	Compensate   string `json:"compensate"`
+	Compensation string `json:"compensation"`
+	Spin         string `json:"spin"`
+	// ZeroCopy and Poll are what was asked for, ZeroCopied and Polled whether
+	// the device does so.
+	ZeroCopy   string `json:"zero_copy"`
+	ZeroCopied bool   `json:"zero_copied"`
+	Poll       bool   `json:"poll"`
+	Polled     bool   `json:"polled"`
+	Pin        bool   `json:"pin"`
+	Realtime   int    `json:"realtime"`
 
 	Limits Limits `json:"limits"`
 	// MaxIOBytes is the longest request.

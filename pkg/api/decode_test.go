@@ -30,6 +30,12 @@ func TestDecodeSpec(t *testing.T) {
 		{`{"delay":5}`, "delay: a number where a string is wanted", `write it in quotes, for example "5ms"`},
 		{`{"size":"64M"}`, "size: a string where an integer is wanted", "write a whole number without quotes; sizes are bytes"},
 		{`{"size":1.5}`, "size: a number 1.5 where an integer is wanted", "write a whole number without quotes; sizes are bytes"},
+		{`{"queues":"auto"}`, "", ""},
+		{`{"queues":null}`, "", ""},
+		{`{"queues":"many"}`, `queues "many": neither auto nor a whole number`, "want auto, or 1 to the number of CPUs"},
+		{`{"queues":1.5}`, `queues "1.5": neither auto nor a whole number`, "want auto, or 1 to the number of CPUs"},
+		{`{"queues":-1}`, "queues -1: negative", "want auto, or 1 to the number of CPUs"},
+		{`{"queues":[]}`, `queues "[]": neither a number nor a string`, "want auto, or 1 to the number of CPUs"},
 		{`{"shared":"yes"}`, "shared: a string where a boolean is wanted", "write true or false without quotes"},
 	} {
 		_, err := DecodeSpec([]byte(c.text))
@@ -48,7 +54,7 @@ func TestDecodeSpecReadsWhatIsWritten(t *testing.T) {
 		in := Spec{
 			Name: rapid.String().Draw(t, "name"), Backing: rapid.String().Draw(t, "backing"),
 			Delay: rapid.String().Draw(t, "delay"), Offset: rapid.Int64().Draw(t, "offset"),
-			Queues: rapid.Int().Draw(t, "queues"), ReadOnly: rapid.Bool().Draw(t, "read_only"),
+			Queues: Queues(rapid.IntRange(-1, 1<<20).Draw(t, "queues")), ReadOnly: rapid.Bool().Draw(t, "read_only"),
 		}
 		text, err := json.Marshal(in)
 		if err != nil {

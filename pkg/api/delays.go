@@ -33,7 +33,7 @@ func (s Spec) Warnings() []string {
 	if err != nil {
 		return warnings
 	}
-	slots := s.Queues * s.Depth
+	slots := int(s.Queues) * s.Depth
 	seen := map[time.Duration]bool{}
 	for _, o := range []op.Op{op.Read, op.Write} {
 		d := delays[o]
@@ -58,7 +58,7 @@ func iopsWarning(s Spec, o op.Op, d time.Duration, iops float64) string {
 		rate = strconv.FormatFloat(iops, 'g', 2, 64)
 	}
 	w := fmt.Sprintf("at a %s delay of %s at most %s requests a second: %d queue%s × depth %d ÷ %s",
-		o, d, rate, s.Queues, plural(s.Queues), s.Depth, d)
+		o, d, rate, s.Queues, plural(int(s.Queues)), s.Depth, d)
 	if s.Depth < MaxDepth {
 		return w + fmt.Sprintf("; a greater depth (up to %d) allows more", MaxDepth)
 	}

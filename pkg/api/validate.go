@@ -22,6 +22,9 @@ const (
 	DefaultDepth  = 1024
 	// MaxDepth is the kernel's UBLK_MAX_QUEUE_DEPTH (ublk_cmd.h).
 	MaxDepth = 4096
+	// MaxRealtime is the highest SCHED_FIFO priority that is given: 99 is the
+	// kernel's own (migration, watchdogs), which nothing should compete with.
+	MaxRealtime = 98
 )
 
 // A FieldError says which field of a [Spec] was refused.
@@ -57,7 +60,7 @@ func (e *FieldError) Reason() string {
 const maxShown = 80
 
 // integerFields are shown without quotes.
-var integerFields = []string{"offset", "size", "queues", "depth"}
+var integerFields = []string{"offset", "size", "queues", "depth", "realtime"}
 
 // Unwrap returns e.Err.
 func (e *FieldError) Unwrap() error { return e.Err }
@@ -94,7 +97,7 @@ func (s Spec) Validate(cpus int) error {
 	if err := validateRange("size", s.Size); err != nil {
 		return err
 	}
-	if err := validateQueues(s.Queues, cpus); err != nil {
+	if _, err := s.Queues.resolve(cpus); err != nil {
 		return err
 	}
 	if s.Depth < 0 || s.Depth > MaxDepth {
@@ -102,7 +105,40 @@ func (s Spec) Validate(cpus int) error {
 			"out of range",
 			fmt.Sprintf("want 1 to %d, which is the kernel's limit; the default is %d", MaxDepth, DefaultDepth))
 	}
-	return validateHold(s.Hold)
+	if err := validateHold(s.Hold); err != nil {
+		return err
+	}
+	return s.validateTiming()
+}
+
+// validateTiming judges what changes how exact and how fast a device is.
+func (s Spec) validateTiming() error {
+	if _, err := ParseCompensate(s.Compensate); err != nil {
+		return err
+	}
+	if _, err := s.ParseSpin(); err != nil {
+		return err
+	}
+	if err := validateWord("zero_copy", s.ZeroCopy, []string{Auto, On, Off}, "want auto, on or off"); err != nil {
+		return err
+	}
+	if s.Realtime < 0 || s.Realtime > MaxRealtime {
+		return refuse("realtime", strconv.Itoa(s.Realtime), "out of range",
+			fmt.Sprintf("want a SCHED_FIFO priority of 1 to %d, or 0 for the normal scheduler", MaxRealtime))
+	}
+	return nil
+}
+
+// ParseSpin returns the spin mode. The error is a *[FieldError].
+func (s Spec) ParseSpin() (scheduler.SpinMode, error) {
+	if s.Spin == "" {
+		return scheduler.SpinAuto, nil
+	}
+	m, err := scheduler.ParseSpin(s.Spin)
+	if err != nil {
+		return 0, &FieldError{Field: "spin", Value: s.Spin, Err: withoutValue(err, "spin", s.Spin)}
+	}
+	return m, nil
 }
 
 // WithDefaults returns s with the defaults in place of zero values.
@@ -113,8 +149,24 @@ func (s Spec) WithDefaults() Spec {
 	if s.Depth == 0 {
 		s.Depth = DefaultDepth
 	}
-	if s.Hold == "" {
-		s.Hold = HoldSubmit
+	for word, otherwise := range map[*string]string{
+		&s.Hold:       HoldSubmit,
+		&s.Compensate: Off,
+		&s.Spin:       Auto,
+		&s.ZeroCopy:   Auto,
+	} {
+		if *word == "" {
+			*word = otherwise
+		}
+	}
+	return s
+}
+
+// WithQueues returns s with the number of queues that auto stands for on so many
+// CPUs.
+func (s Spec) WithQueues(cpus int) Spec {
+	if s.Queues == QueuesAuto {
+		s.Queues = Queues(max(cpus, 1))
 	}
 	return s
 }
@@ -210,27 +262,20 @@ func validateRange(field string, n int64) error {
 	return nil
 }
 
-func validateQueues(n, cpus int) error {
-	switch {
-	case n < 0:
-		return refuse("queues", strconv.Itoa(n), "negative", "want 1 to the number of CPUs; the default is 1")
-	case cpus > 0 && n > cpus:
-		return refuse("queues", strconv.Itoa(n), fmt.Sprintf("more than the daemon has CPUs (%d)", cpus),
-			fmt.Sprintf("want 1 to %d; the default is %d", cpus, DefaultQueues))
-	}
-	return nil
+func validateHold(word string) error {
+	return validateWord("hold", word, []string{HoldSubmit, HoldComplete},
+		`want "submit" (delay + backing latency) or "complete" (the greater of the two)`)
 }
 
-func validateHold(word string) error {
-	switch word {
-	case "", HoldSubmit, HoldComplete:
+// validateWord refuses a word that is neither "" nor one of the words.
+func validateWord(field, word string, words []string, hint string) error {
+	if word == "" || slices.Contains(words, word) {
 		return nil
 	}
-	hint := `want "submit" (delay + backing latency) or "complete" (the greater of the two)`
-	if near := Nearest(word, []string{HoldSubmit, HoldComplete}); near != "" {
+	if near := Nearest(word, words); near != "" {
 		hint = "did you mean " + near + "?"
 	}
-	return refuse("hold", word, "there is no such mode", hint)
+	return refuse(field, word, "there is no such mode", hint)
 }
 
 func refuse(field, value, reason, hint string) *FieldError {

@@ -22,7 +22,7 @@
 //
 // The words are those of the flags of "delayctl add", with _ for -: name,
 // backing, delay, read, write, flush, discard, offset, size, queues, depth,
-// read_only, shared and hold. Delays are strings, sizes strings or whole numbers
+// read_only, shared, hold, compensate, spin, zero_copy, poll, pin and realtime. Delays are strings, sizes strings or whole numbers
 // of bytes. A relative backing is relative to the folder of the file. What is
 // not known is refused; every error has the file, line and column.
 package config
@@ -102,11 +102,18 @@ type device struct {
 	Discard  string `toml:"discard,omitempty"`
 	Offset   any    `toml:"offset,omitempty"` // string or int64
 	Size     any    `toml:"size,omitempty"`   // string or int64
-	Queues   int    `toml:"queues,omitempty"`
+	Queues   any    `toml:"queues,omitempty"` // "auto" or int64
 	Depth    int    `toml:"depth,omitempty"`
 	ReadOnly bool   `toml:"read_only,omitempty"`
 	Shared   bool   `toml:"shared,omitempty"`
 	Hold     string `toml:"hold,omitempty"`
+
+	Compensate string `toml:"compensate,omitempty"`
+	Spin       string `toml:"spin,omitempty"`
+	ZeroCopy   string `toml:"zero_copy,omitempty"`
+	Poll       bool   `toml:"poll,omitempty"`
+	Pin        bool   `toml:"pin,omitempty"`
+	Realtime   int    `toml:"realtime,omitempty"`
 }
 
 // Parse is Load for text that was read from a file of that path.
@@ -166,10 +173,15 @@ func (d device) spec(path string) (api.Spec, error) {
 	s := api.Spec{
 		Name: d.Name, Backing: absolute(path, d.Backing),
 		Delay: d.Delay, Read: d.Read, Write: d.Write, Flush: d.Flush, Discard: d.Discard,
-		Queues: d.Queues, Depth: d.Depth,
+		Depth:    d.Depth,
 		ReadOnly: d.ReadOnly, Shared: d.Shared, Hold: d.Hold,
+		Compensate: d.Compensate, Spin: d.Spin, ZeroCopy: d.ZeroCopy,
+		Poll: d.Poll, Pin: d.Pin, Realtime: d.Realtime,
 	}
 	var err error
+	if s.Queues, err = queuesOf(d.Queues); err != nil {
+		return s, err
+	}
 	if s.Offset, err = bytesOf("offset", d.Offset); err != nil {
 		return s, err
 	}
@@ -207,6 +219,14 @@ func bytesOf(field string, v any) (int64, error) {
 	}
 }
 
+// queuesOf reads "auto" or an integer.
+func queuesOf(v any) (api.Queues, error) {
+	if v == nil {
+		return 0, nil
+	}
+	return api.ParseQueues(fmt.Sprint(v))
+}
+
 // decodeError puts the place in front of what go-toml says.
 func decodeError(path string, err error) error {
 	var unknown *toml.StrictMissingError
@@ -242,8 +262,16 @@ func Format(s api.Spec) (string, error) {
 	d := device{
 		Name: s.Name, Backing: s.Backing,
 		Delay: s.Delay, Read: s.Read, Write: s.Write, Flush: s.Flush, Discard: s.Discard,
-		Queues: s.Queues, Depth: s.Depth,
+		Depth:    s.Depth,
 		ReadOnly: s.ReadOnly, Shared: s.Shared, Hold: s.Hold,
+		Compensate: s.Compensate, Spin: s.Spin, ZeroCopy: s.ZeroCopy,
+		Poll: s.Poll, Pin: s.Pin, Realtime: s.Realtime,
+	}
+	switch {
+	case s.Queues == api.QueuesAuto:
+		d.Queues = api.Auto
+	case s.Queues != 0:
+		d.Queues = int64(s.Queues)
 	}
 	if s.Offset != 0 {
 		d.Offset = size.Format(s.Offset)

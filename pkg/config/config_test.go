@@ -148,11 +148,18 @@ func TestFormatIsReadBack(t *testing.T) {
 			Discard:  delay.Draw(t, "discard"),
 			Offset:   rapid.Int64Range(0, 1<<62).Draw(t, "offset"),
 			Size:     rapid.Int64Range(0, 1<<62).Draw(t, "size"),
-			Queues:   rapid.IntRange(0, 1).Draw(t, "queues"),
+			Queues:   api.Queues(rapid.IntRange(-1, 1).Draw(t, "queues")),
 			Depth:    rapid.IntRange(0, 4096).Draw(t, "depth"),
 			ReadOnly: rapid.Bool().Draw(t, "read_only"),
 			Shared:   rapid.Bool().Draw(t, "shared"),
 			Hold:     rapid.SampledFrom([]string{"", "submit", "complete"}).Draw(t, "hold"),
+
+			Compensate: rapid.SampledFrom([]string{"", "off", "auto", "80us"}).Draw(t, "compensate"),
+			Spin:       rapid.SampledFrom([]string{"", "auto", "off", "50us"}).Draw(t, "spin"),
+			ZeroCopy:   rapid.SampledFrom([]string{"", "auto", "on", "off"}).Draw(t, "zero_copy"),
+			Poll:       rapid.Bool().Draw(t, "poll"),
+			Pin:        rapid.Bool().Draw(t, "pin"),
+			Realtime:   rapid.IntRange(0, api.MaxRealtime).Draw(t, "realtime"),
 		}
 		text, err := Format(in)
 		if err != nil {

@@ -85,7 +85,9 @@ func (d *fakeDevice) Describe() api.Device {
 	out := api.Device{
 		Name: d.spec.Name, ID: d.id, Path: fmt.Sprintf("/dev/ublkb%d", d.id), State: api.StateDelaying,
 		Backing: d.spec.Backing, Delays: api.Describe(delays), Hold: d.spec.Hold, Size: 64 << 20,
-		Queues: d.spec.Queues, Depth: d.spec.Depth,
+		Queues: int(d.spec.Queues), Depth: d.spec.Depth,
+		Compensate: d.spec.Compensate, Compensation: "0s", Spin: d.spec.Spin, ZeroCopy: d.spec.ZeroCopy,
+		Poll: d.spec.Poll, Pin: d.spec.Pin, Realtime: d.spec.Realtime,
 		Limits:     api.Limits{LogicalBlockSize: 512, PhysicalBlockSize: 4096},
 		MaxIOBytes: 1 << 20, BufferBytes: 1 << 30, Created: time.Now().UTC(),
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,17 +49,35 @@ func deviceSpec(s api.Spec) (device.Spec, error) {
 	if err != nil {
 		return device.Spec{}, err
 	}
+	spin, err := s.ParseSpin()
+	if err != nil {
+		return device.Spec{}, err
+	}
+	compensate, err := api.ParseCompensate(s.Compensate)
+	if err != nil {
+		return device.Spec{}, err
+	}
+	zeroCopy, err := device.ParseChoice(s.ZeroCopy)
+	if err != nil {
+		return device.Spec{}, err
+	}
 	return device.Spec{
-		Name:     s.Name,
-		Backing:  s.Backing,
-		Delays:   delays,
-		Offset:   s.Offset,
-		Size:     s.Size,
-		Queues:   s.Queues,
-		Depth:    s.Depth,
-		ReadOnly: s.ReadOnly,
-		Shared:   s.Shared,
-		Hold:     hold,
+		Name:       s.Name,
+		Backing:    s.Backing,
+		Delays:     delays,
+		Offset:     s.Offset,
+		Size:       s.Size,
+		Queues:     int(s.Queues),
+		Depth:      s.Depth,
+		ReadOnly:   s.ReadOnly,
+		Shared:     s.Shared,
+		Hold:       hold,
+		Compensate: time.Duration(compensate),
+		Spin:       spin,
+		ZeroCopy:   zeroCopy,
+		Poll:       s.Poll,
+		Pin:        s.Pin,
+		Realtime:   s.Realtime,
 	}, nil
 }
 
@@ -81,6 +100,18 @@ func (r Running) Describe() api.Device {
 		// A backing that cannot be written makes a device that cannot.
 		ReadOnly: l.ReadOnly,
 		Shared:   spec.Shared,
+
+		Compensate:   api.Compensate(spec.Compensate).String(),
+		Compensation: info.Compensation.String(),
+		Spin:         spec.Spin.String(),
+		ZeroCopy:     spec.ZeroCopy.String(),
+		ZeroCopied:   info.ZeroCopied,
+		Poll:         spec.Poll,
+		Polled:       info.Polled,
+		Pin:          spec.Pin,
+		Realtime:     spec.Realtime,
+		Warnings:     info.Remarks,
+
 		Limits: api.Limits{
 			LogicalBlockSize:   int64(l.LogicalBlock),
 			PhysicalBlockSize:  int64(l.PhysicalBlock),

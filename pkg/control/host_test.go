@@ -49,6 +49,7 @@ func TestDeviceSpec(t *testing.T) {
 	got, err := deviceSpec(api.Spec{
 		Name: "a", Backing: "mem:1M", Delay: "1ms", Write: "2ms", Offset: 512, Size: 1024, Queues: 2, Depth: 3,
 		ReadOnly: true, Shared: true, Hold: "complete",
+		Compensate: "auto", Spin: "50us", ZeroCopy: "off", Poll: true, Pin: true, Realtime: 7,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +59,8 @@ func TestDeviceSpec(t *testing.T) {
 	want := device.Spec{
 		Name: "a", Backing: "mem:1M", Delays: delays, Offset: 512, Size: 1024, Queues: 2, Depth: 3,
 		ReadOnly: true, Shared: true, Hold: device.HoldComplete,
+		Compensate: device.CompensateAuto, Spin: scheduler.SpinMode(50 * time.Microsecond), ZeroCopy: device.Off,
+		Poll: true, Pin: true, Realtime: 7,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

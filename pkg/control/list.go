@@ -68,7 +68,7 @@ func (m *Manager) Each(f func(name string, dev Device)) {
 
 func (m *Manager) describe(e *entry, dev Device) api.Device {
 	d := dev.Describe()
-	d.Warnings = e.warnings
+	d.Warnings = append(slices.Clone(e.warnings), d.Warnings...)
 	return d
 }
 

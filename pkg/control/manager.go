@@ -113,7 +113,7 @@ func (m *Manager) Add(ctx context.Context, s api.Spec) (api.Device, error) {
 	if err := s.Validate(m.o.CPUs); err != nil {
 		return api.Device{}, err
 	}
-	s = s.WithDefaults()
+	s = s.WithDefaults().WithQueues(m.o.CPUs)
 	e, err := m.reserve(s)
 	if err != nil {
 		return api.Device{}, err

@@ -76,7 +76,7 @@ func TestRefusals(t *testing.T) {
 	s := spec("many")
 	s.Queues = 5
 	_, err = m.Add(ctx, s)
-	wantProblem(t, err, api.ProblemInvalid, "queues 5: more than the daemon has CPUs (4)", "want 1 to 4; the default is 1")
+	wantProblem(t, err, api.ProblemInvalid, "queues 5: more than the daemon has CPUs (4)", "want auto, or 1 to 4; the default is 1")
 
 	starter.start = func(context.Context, api.Spec) error { return errors.New("ADD_DEV: out of memory") }
 	_, err = m.Add(ctx, spec("x"))

@@ -62,6 +62,54 @@ type Spec struct {
 	ReadOnly bool
 	Shared   bool // use a backing that somebody else has open
 	Hold     Hold
+
+	// Compensate is taken off every delay; CompensateAuto: what is measured
+	// before the device is announced.
+	Compensate time.Duration
+	Spin       scheduler.SpinMode // how long before a deadline a queue spins
+	ZeroCopy   Choice             // let the backing work on the request's own pages
+	Poll       bool               // poll the backing for completions
+	Pin        bool               // bind each queue's thread to the CPUs of its queue
+	Realtime   int                // SCHED_FIFO priority of the queues' threads; 0: none
+}
+
+// CompensateAuto as [Spec.Compensate] asks for a measurement.
+const CompensateAuto time.Duration = -1
+
+// Choice is whether to use something that not every kernel or backing has.
+type Choice uint8
+
+const (
+	// Auto uses it where it is there.
+	Auto Choice = iota
+	// On refuses the device where it is not.
+	On
+	// Off does without.
+	Off
+)
+
+// String returns the word used in flags, JSON and TOML.
+func (c Choice) String() string {
+	switch c {
+	case On:
+		return "on"
+	case Off:
+		return "off"
+	}
+	return "auto"
+}
+
+// ParseChoice is the inverse of [Choice.String]; an empty word is "auto".
+func ParseChoice(s string) (Choice, error) {
+	switch s {
+	case "", "auto":
+		return Auto, nil
+	case "on":
+		return On, nil
+	case "off":
+		return Off, nil
+	}
+	return 0, fmt.Errorf("%q: want \"auto\", \"on\" or \"off\"", s)
 }
 
 // State is what a device is doing, in the design page's words.
@@ -102,6 +150,12 @@ type Info struct {
 	Depth   int
 	Limits  backend.Limits
 	Created time.Time
+
+	Compensation time.Duration // taken off every delay now
+	ZeroCopied   bool          // the backing works on the request's own pages
+	Polled       bool          // the backing is polled
+	// Remarks say what of the spec the kernel or the backing did not allow.
+	Remarks []string
 
 	// BufferBytes is the most memory that requests in flight can occupy:
 	// queues × depth × the largest request. Pages are taken on first use.

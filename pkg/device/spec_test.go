@@ -33,6 +33,9 @@ func TestPromise8SpecsThatAreRefused(t *testing.T) {
 		"offset -1":      {Name: "a", Offset: -1},
 		"size -1":        {Name: "a", Size: -1},
 		"hold 2":         {Name: "a", Hold: 2},
+		"compensate -2":  {Name: "a", Compensate: -2},
+		"zero copy 3":    {Name: "a", ZeroCopy: 3},
+		"realtime 100":   {Name: "a", Realtime: 100},
 		"25h":            {Name: "a", Delays: scheduler.Constant(25 * time.Hour)},
 		"-1ns":           {Name: "a", Delays: scheduler.Constant(-1)},
 	} {
@@ -49,6 +52,17 @@ func TestParseHold(t *testing.T) {
 		}
 	}
 	if _, err := ParseHold("never"); err == nil || !strings.Contains(err.Error(), `"never"`) {
+		t.Errorf("an unknown word: %v", err)
+	}
+}
+
+func TestParseChoice(t *testing.T) {
+	for word, want := range map[string]Choice{"": Auto, "auto": Auto, "on": On, "off": Off} {
+		if got, err := ParseChoice(word); err != nil || got != want || word != "" && got.String() != word {
+			t.Errorf("%q: %v, %v", word, got, err)
+		}
+	}
+	if _, err := ParseChoice("never"); err == nil || !strings.Contains(err.Error(), `"never"`) {
 		t.Errorf("an unknown word: %v", err)
 	}
 }

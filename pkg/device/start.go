@@ -40,6 +40,12 @@ func (s Spec) complete() (Spec, error) {
 		return s, fmt.Errorf("size %d: want 0 (to the end) or more bytes", s.Size)
 	case s.Hold > HoldComplete:
 		return s, fmt.Errorf("hold %d: want submit or complete", s.Hold)
+	case s.Compensate < CompensateAuto:
+		return s, fmt.Errorf("compensate %v: want 0 or more", s.Compensate)
+	case s.ZeroCopy > Off:
+		return s, fmt.Errorf("zero copy %d: want auto, on or off", s.ZeroCopy)
+	case s.Realtime < 0 || s.Realtime > 99:
+		return s, fmt.Errorf("realtime %d: want 1 to 99, or 0 for none", s.Realtime)
 	}
 	return s, s.Delays.Validate()
 }
