@@ -7,6 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/delayd/delayd/pkg/api"
 	"github.com/delayd/delayd/pkg/config"
@@ -27,6 +31,8 @@ type options struct {
 	owner     string
 	runDir    string
 	metrics   string
+	spinners  string
+	mlock     bool
 	logLevel  string
 	logFormat string
 }
@@ -56,6 +62,30 @@ func (o *options) complete(socketEnv string) error {
 		if _, _, err := net.SplitHostPort(o.metrics); err != nil {
 			return &api.FieldError{Field: "--metrics", Value: o.metrics, Err: errors.New("not HOST:PORT"), Hint: "for example localhost:9799, or :9799 for all addresses"}
 		}
+	}
+	return nil
+}
+
+// spinLimit is what --spinners says, as [device.HostOptions] wants it.
+func (o *options) spinLimit() (int, error) {
+	if o.spinners == api.Auto {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(o.spinners)
+	switch {
+	case err != nil || n < 0 || n > runtime.NumCPU():
+		return 0, &api.FieldError{Field: "--spinners", Value: o.spinners, Err: fmt.Errorf("not auto or 0 to %d, the number of CPUs", runtime.NumCPU()), Hint: "auto is one less than there are CPUs; 0 lets no queue spin"}
+	case n == 0:
+		return -1, nil
+	}
+	return n, nil
+}
+
+// lockMemory keeps what the process has touched, and will touch, from being
+// swapped out. Pages are still taken only on first use.
+func lockMemory() error {
+	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
+		return fmt.Errorf("lock the memory (--mlock): %w: run delayd with CAP_IPC_LOCK, or with LimitMEMLOCK=infinity in its unit", err)
 	}
 	return nil
 }

@@ -89,6 +89,8 @@ func rootCommand(errOut io.Writer, running *bool) *cobra.Command {
 	f.StringVar(&o.owner, "owner", "", "`NAME` under which the devices are kept (default delayd, with --config that of the file)")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of what outlives the daemon")
 	f.StringVar(&o.metrics, "metrics", "", "serve Prometheus metrics on `ADDR` (HOST:PORT) under /metrics")
+	f.StringVar(&o.spinners, "spinners", api.Auto, "at most `N` queues spin at once, 0 to the number of CPUs (auto: one less than those)")
+	f.BoolVar(&o.mlock, "mlock", false, "keep the daemon's memory from being swapped out")
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT`: text or json")
 	cmd.SetUsageTemplate(usageTemplate)

@@ -27,7 +27,16 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	host, err := device.NewHost(ctx, device.HostOptions{Owner: o.owner, RunDir: o.runDir, Log: log})
+	spinners, err := o.spinLimit()
+	if err != nil {
+		return &usageError{err}
+	}
+	if o.mlock {
+		if err := lockMemory(); err != nil {
+			return err
+		}
+	}
+	host, err := device.NewHost(ctx, device.HostOptions{Owner: o.owner, RunDir: o.runDir, Spinners: spinners, Log: log})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}

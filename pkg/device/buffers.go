@@ -38,7 +38,12 @@ func (b *buffers) at(tag uint16) unsafe.Pointer {
 	return unsafe.Pointer(&b.mem[uintptr(tag)*b.each])
 }
 
-// giveBack returns every page to the machine. No request may be under way.
-func (b *buffers) giveBack() { _ = unix.Madvise(b.mem, unix.MADV_DONTNEED) }
+// giveBack returns every page to the machine, also where the daemon has locked
+// its memory. No request may be under way.
+func (b *buffers) giveBack() {
+	if unix.Madvise(b.mem, unix.MADV_DONTNEED) == unix.EINVAL {
+		_ = unix.Madvise(b.mem, unix.MADV_DONTNEED_LOCKED) // Linux 5.18
+	}
+}
 
 func (b *buffers) close() error { return unix.Munmap(b.mem) }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/delayd/delayd/pkg/backend"
 	"github.com/delayd/delayd/pkg/counters"
-	"github.com/delayd/delayd/pkg/op"
 	"github.com/delayd/delayd/pkg/ublkdev"
 )
 
@@ -83,11 +82,7 @@ func bufferBytes(s Spec, l backend.Limits) int64 {
 
 // arm puts the device's delays in force.
 func (d *Device) arm() {
-	p := &policy{hold: d.spec.Hold}
-	for _, o := range op.All() {
-		p.delays[o] = d.spec.Delays.For(o)
-	}
-	d.policy.Store(p)
+	d.policy.Store(newPolicy(d.spec.Delays, d.spec.Hold))
 	d.state.Store(uint32(Delaying))
 }
 

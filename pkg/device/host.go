@@ -28,7 +28,10 @@ type HostOptions struct {
 	// MaxBufferBytes bounds what the requests of one device can occupy; 0
 	// stands for DefaultMaxBufferBytes.
 	MaxBufferBytes int64
-	Log            *slog.Logger // nil: discard
+	// Spinners is how many queues of all devices may spin at once, -1 for none;
+	// 0 stands for one less than there are CPUs, but one in any case.
+	Spinners int
+	Log      *slog.Logger // nil: discard
 }
 
 // DefaultMaxBufferBytes is enough for 4096 requests of 1 MiB on two queues.
@@ -47,6 +50,8 @@ type Host struct {
 	budget   *scheduler.SpinBudget
 	log      *slog.Logger
 	records  *records
+	// dearClock, if set, replaces what was measured of the clock. For tests.
+	dearClock *bool
 
 	mu      sync.Mutex
 	threads int          // queue threads alive
@@ -66,6 +71,9 @@ func NewHost(ctx context.Context, opts HostOptions) (*Host, error) {
 	}
 	if opts.MaxBufferBytes == 0 {
 		opts.MaxBufferBytes = DefaultMaxBufferBytes
+	}
+	if opts.Spinners == 0 {
+		opts.Spinners = scheduler.DefaultSpinners(runtime.NumCPU())
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -97,7 +105,7 @@ func NewHost(ctx context.Context, opts HostOptions) (*Host, error) {
 		control:  control,
 		features: features,
 		clock:    scheduler.Monotonic(),
-		budget:   scheduler.NewSpinBudget(runtime.NumCPU()),
+		budget:   scheduler.NewSpinBudget(opts.Spinners),
 		log:      opts.Log,
 		records:  recs,
 		ids:      map[int]bool{},
@@ -126,6 +134,14 @@ func (h *Host) thread(n int) {
 	}
 	h.threads += n
 	runtime.GOMAXPROCS(h.procs + h.threads)
+}
+
+// isDear reports whether a look at the clock costs a system call.
+func (h *Host) isDear() bool {
+	if h.dearClock != nil {
+		return *h.dearClock
+	}
+	return isDear()
 }
 
 func (h *Host) serves(id int, yes bool) {

@@ -34,32 +34,47 @@ type request struct {
 	deadline   int64 // arrival + delay
 	dispatched int64 // when it was handed to the backing
 	answer     bool  // hold = complete: held after the backing's answer, not before
+	timed      bool  // the turn of its arrival looked at the clock
 }
 
 // policy is what decides a request's delay. It is replaced as a whole.
 type policy struct {
 	delays [op.Count]int64 // ns
 	hold   Hold
+	passes bool // no op is delayed
+}
+
+// newPolicy returns the policy of such delays.
+func newPolicy(delays scheduler.Delays, hold Hold) *policy {
+	p := &policy{hold: hold, passes: true}
+	for _, o := range op.All() {
+		p.delays[o] = delays.For(o)
+		p.passes = p.passes && p.delays[o] == 0
+	}
+	return p
 }
 
 // undelayed is in force until a device is announced and from its stop on.
-var undelayed = &policy{}
+var undelayed = newPolicy(scheduler.Delays{}, HoldSubmit)
 
 // queue is one ublk queue: one thread, one ring, one heap.
 type queue struct {
 	// Written once, before the thread starts.
-	id     int
-	depth  int
-	char   int // fd of /dev/ublkcN
-	policy *atomic.Pointer[policy]
-	ublk   *ublkdev.Queue
-	back   backend.Backend
-	mem    *buffers
-	mail   *mailbox
-	clock  scheduler.Clock
-	budget *scheduler.SpinBudget
-	cells  *counters.Queue
-	over   chan struct{} // closed when the loop has ended
+	id       int
+	depth    int
+	char     int // fd of /dev/ublkcN
+	policy   *atomic.Pointer[policy]
+	ublk     *ublkdev.Queue
+	back     backend.Backend
+	mem      *buffers
+	mail     *mailbox
+	clock    scheduler.Clock
+	origin   int64 // CLOCK_MONOTONIC at the clock's 0
+	budget   *scheduler.SpinBudget
+	spinning scheduler.SpinMode
+	tune     tuning
+	cells    *counters.Queue
+	over     chan struct{} // closed when the loop has ended
 
 	// Queue thread only.
 	tid      int // of the thread; readable when it has started
@@ -68,7 +83,7 @@ type queue struct {
 	heap     *scheduler.Heap
 	wait     waiting
 	now      int64   // monotonic ns, read once a turn
-	looked   bool    // now was read at the end of the rest before this turn
+	clocked  clocked // which turns read it
 	deferred bool    // the ring has DEFER_TASKRUN
 	law      *policy // the policy of this turn, read after the reap
 	fetching int     // tags that the driver has not taken back
@@ -106,17 +121,10 @@ func (q *queue) run() error {
 // there may be more.
 func (q *queue) reap() (more bool) {
 	n := q.ring.Reap(q.done[:])
-	// After the reap: an arrival is never dated before its fetch. A rest that
-	// ended with a look at the clock saves this one, if nothing was fetched
-	// since: with DEFER_TASKRUN the kernel posts completions only while this
-	// thread is in it.
-	if !q.looked || n > 0 && !q.deferred {
-		q.now = q.clock.Now()
-	}
-	q.looked = false
-	// After the reap too: a policy that was in force before a request was sent
+	// After the reap: a policy that was in force before a request was sent
 	// applies to it.
 	q.law = q.policy.Load()
+	q.readClock(n)
 	for i := range n {
 		c := &q.done[i]
 		switch kind, tag := split(c.UserData); kind {
@@ -156,10 +164,13 @@ func (q *queue) fetched(tag uint16, res int32) {
 		Length:  d.Sectors << 9,
 		Buf:     q.mem.at(tag),
 	}
-	r.arrival = q.now
 	if q.busy++; q.busy == q.depth {
-		q.full = q.now
+		q.full = q.time()
 	}
+	if r.timed = !q.clocked.blind; r.timed {
+		q.clocked.timed++
+	}
+	r.arrival = q.now
 	if !known {
 		r.io.Result = -int32(unix.EOPNOTSUPP)
 		q.commit(tag, r)
@@ -254,7 +265,9 @@ func (q *queue) dispatch(tag uint16, r *request) {
 	q.cells.AddInFlight(r.io.Op, 1)
 	q.backing++
 	if q.back.Inline(&r.io) {
-		q.now = q.clock.Now()
+		if r.timed {
+			q.now = q.clock.Now()
+		}
 		q.answered(tag, r)
 		return
 	}
@@ -286,7 +299,9 @@ func (q *queue) completed(tag uint16, res int32) {
 func (q *queue) answered(tag uint16, r *request) {
 	q.backing--
 	q.cells.AddInFlight(r.io.Op, -1)
-	q.cells.Observe(counters.Backing, r.io.Op, q.now-r.dispatched)
+	if r.timed {
+		q.cells.Observe(counters.Backing, r.io.Op, q.now-r.dispatched)
+	}
 	if r.answer && r.deadline > q.now && q.law != undelayed {
 		q.hold(tag, r)
 		return
@@ -301,9 +316,12 @@ func (q *queue) commit(tag uint16, r *request) {
 		errno = uint16(-r.io.Result)
 	}
 	q.cells.Done(r.io.Op, uint64(r.io.Length), errno)
-	q.cells.Observe(counters.Total, r.io.Op, q.now-r.arrival)
+	if r.timed {
+		q.cells.Observe(counters.Total, r.io.Op, q.now-r.arrival)
+		q.clocked.timed--
+	}
 	if q.busy == q.depth {
-		q.cells.NoTags(q.now - q.full)
+		q.cells.NoTags(q.time() - q.full)
 	}
 	q.busy--
 	sqe := q.ring.Next()

@@ -79,17 +79,31 @@ func (q *queue) sleep(timeout int64) error {
 			}
 		}
 	}
-	err := q.ring.Wait(1, time.Duration(asked), block)
 	slept := q.now
-	q.look()
-	q.cells.Slept(q.now - slept)
+	err := q.block(asked, block)
 	if !q.ring.Ready() {
 		q.wait.quiet++
-		if asked >= 0 && q.now-slept >= asked {
-			q.wait.waiter.Learn(slept+asked, q.now)
-		}
+	}
+	if q.clocked.blind && block == uring.HoldP {
+		q.cells.Slept(0) // how long is not known
+		return err
+	}
+	q.look()
+	q.cells.Slept(q.now - slept)
+	if asked >= 0 && q.now-slept >= asked && !q.ring.Ready() {
+		q.wait.waiter.Learn(slept+asked, q.now)
 	}
 	return err
+}
+
+// block waits in the ring for a completion, or for timeout ns (< 0: without
+// end) from now: by the clock where the kernel can, so that what is submitted
+// first does not make it end later.
+func (q *queue) block(timeout int64, how uring.Block) error {
+	if timeout > 0 && !q.clocked.blind && q.ring.Absolute() {
+		return q.ring.WaitUntil(1, q.origin+q.now+timeout, how)
+	}
+	return q.ring.Wait(1, time.Duration(timeout), how)
 }
 
 // giveBack gives the buffers' memory back before a sleep that may be long. No
@@ -131,12 +145,6 @@ func (q *queue) spin(deadline int64) error {
 		q.cells.Penalised()
 	}
 	return nil
-}
-
-// look reads the clock for this rest and for the turn that follows it.
-func (q *queue) look() {
-	q.now = q.clock.Now()
-	q.looked = true
 }
 
 // switchedOut reports whether the kernel has taken the CPU from this thread

@@ -158,7 +158,7 @@ func (d *Device) announce(ctx context.Context) error {
 	}
 	d.char = char
 	for i := range d.spec.Queues {
-		q, err := d.newQueue(i)
+		q, err := d.newQueue(ctx, i)
 		if err != nil {
 			return fmt.Errorf("queue %d: %w", i, err)
 		}
@@ -229,7 +229,11 @@ func (d *Device) goLive(ctx context.Context) error {
 	return err
 }
 
-func (d *Device) newQueue(id int) (*queue, error) {
+func (d *Device) newQueue(ctx context.Context, id int) (*queue, error) {
+	tune, err := d.tuning(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	ublk, err := ublkdev.NewQueue(int(d.char.Fd()), id, d.spec.Depth)
 	if err != nil {
 		return nil, err
@@ -243,18 +247,21 @@ func (d *Device) newQueue(id int) (*queue, error) {
 		return nil, errors.Join(err, ublk.Close(), mem.close())
 	}
 	return &queue{
-		id:     id,
-		depth:  d.spec.Depth,
-		char:   int(d.char.Fd()),
-		policy: &d.policy,
-		ublk:   ublk,
-		back:   d.back,
-		mem:    mem,
-		mail:   mail,
-		clock:  d.host.clock,
-		budget: d.host.budget,
-		cells:  d.cells.Queue(id),
-		over:   make(chan struct{}),
+		id:       id,
+		depth:    d.spec.Depth,
+		char:     int(d.char.Fd()),
+		policy:   &d.policy,
+		ublk:     ublk,
+		back:     d.back,
+		mem:      mem,
+		mail:     mail,
+		clock:    d.host.clock,
+		budget:   d.host.budget,
+		spinning: d.spec.Spin,
+		tune:     tune,
+		clocked:  clocked{dear: d.host.isDear()},
+		cells:    d.cells.Queue(id),
+		over:     make(chan struct{}),
 	}, nil
 }
 

@@ -41,6 +41,9 @@ func (q *queue) serve(d *Device) {
 func (q *queue) open() error {
 	q.tid = unix.Gettid()
 	prepareThread()
+	if err := q.tune.apply(); err != nil {
+		return fmt.Errorf("queue %d: %w", q.id, err)
+	}
 	// A tag has at most one SQE and one CQE outstanding: a fetch or a piece of
 	// its I/O. One more is for the mailbox. So neither ring can overflow.
 	ring, err := uring.New(uring.Config{
@@ -63,6 +66,8 @@ func (q *queue) open() error {
 	q.requests = make([]request, q.depth)
 	q.heap = scheduler.NewHeap(q.depth)
 	q.wait.waiter = scheduler.NewWaiter()
+	q.wait.waiter.SetSpin(q.spinning)
+	q.origin = scheduler.Origin()
 	q.fetching = q.depth
 	q.listen()
 	for tag := range q.depth {

@@ -18,10 +18,13 @@ type SpinBudget struct {
 	limit int32 // written once, by NewSpinBudget
 }
 
-// NewSpinBudget returns a budget for a process that may run on cpus CPUs: all but
-// one may be spun on, and one in any case.
-func NewSpinBudget(cpus int) *SpinBudget {
-	return &SpinBudget{limit: int32(max(cpus-1, 1))}
+// DefaultSpinners is how many may spin at once in a process that may run on cpus
+// CPUs: on all but one, and on one in any case.
+func DefaultSpinners(cpus int) int { return max(cpus-1, 1) }
+
+// NewSpinBudget returns a budget of so many spinners; 0 lets none spin.
+func NewSpinBudget(spinners int) *SpinBudget {
+	return &SpinBudget{limit: int32(max(spinners, 0))}
 }
 
 // Limit returns how many may spin at once.

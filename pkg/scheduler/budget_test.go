@@ -10,7 +10,7 @@ import (
 
 func TestSpinBudgetLimit(t *testing.T) {
 	for cpus, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 1, 3: 2, 64: 63} {
-		b := NewSpinBudget(cpus)
+		b := NewSpinBudget(DefaultSpinners(cpus))
 		for i := range want {
 			if !b.Free() || !b.TryAcquire() {
 				t.Fatalf("%d CPUs: spinner %d refused", cpus, i+1)
@@ -39,7 +39,7 @@ func TestSpinBudgetLimit(t *testing.T) {
 // keep what they got until everybody has asked. A busy machine gets fewer rounds.
 func TestSpinBudgetShared(t *testing.T) {
 	for _, c := range []struct{ cpus, threads, rounds int }{{2, 2, 20_000}, {2, 3, 2_000}, {4, 5, 2_000}} {
-		b := NewSpinBudget(c.cpus)
+		b := NewSpinBudget(DefaultSpinners(c.cpus))
 		var met, got atomic.Int64
 		var enough atomic.Bool
 		begun := time.Now()
@@ -79,7 +79,7 @@ func TestSpinBudgetShared(t *testing.T) {
 			t.Errorf("%d left", b.Spinners())
 		}
 	}
-	b := NewSpinBudget(2)
+	b := NewSpinBudget(1)
 	if n := testing.AllocsPerRun(100, func() {
 		if b.TryAcquire() {
 			b.Release()

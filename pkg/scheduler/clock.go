@@ -3,8 +3,11 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // NoDeadline is the deadline of what waits for no time: an empty heap, or a
@@ -57,3 +60,39 @@ func (m *Manual) Set(now int64) {
 		panic(fmt.Sprintf("scheduler: manual clock set back from %d to %d", old, now))
 	}
 }
+
+// Origin returns what CLOCK_MONOTONIC showed, in nanoseconds, when [Monotonic]
+// showed 0: what to add to a time of the one to tell it to the kernel. It is
+// exact to within what it takes to read both, and never too small.
+func Origin() int64 { return origin() }
+
+var origin = sync.OnceValue(func() int64 {
+	best, width := int64(0), int64(math.MaxInt64)
+	for range 16 {
+		before := Monotonic().Now()
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			panic(fmt.Sprintf("scheduler: read CLOCK_MONOTONIC: %v", err)) // every Linux has it
+		}
+		if w := Monotonic().Now() - before; w < width {
+			best, width = ts.Nano()-before, w
+		}
+	}
+	return best
+})
+
+// Cost returns how long a look at [Monotonic] takes on this machine: tens of
+// nanoseconds where the vDSO tells the time, and as much as a system call, a
+// microsecond or many, where it does not.
+func Cost() time.Duration { return cost() }
+
+var cost = sync.OnceValue(func() time.Duration {
+	least := int64(math.MaxInt64)
+	last := Monotonic().Now()
+	for range 64 {
+		now := Monotonic().Now()
+		least = min(least, now-last)
+		last = now
+	}
+	return time.Duration(least)
+})

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMonotonic(t *testing.T) {
@@ -29,6 +31,37 @@ func TestMonotonic(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { sink += a.Now() }); n != 0 {
 		t.Errorf("Now makes %v allocations", n)
+	}
+}
+
+func TestOrigin(t *testing.T) {
+	kernel := func() int64 {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			t.Fatal(err)
+		}
+		return ts.Nano()
+	}
+	for range 100 {
+		before := kernel()
+		now := Monotonic().Now() + Origin()
+		after := kernel()
+		// The origin may be too great by what it took to read both clocks.
+		if now < before || now > after+int64(5*time.Millisecond) {
+			t.Fatalf("the kernel's clock went from %d to %d, and ours shows %d in between", before, after, now)
+		}
+	}
+}
+
+func TestCost(t *testing.T) {
+	const looks = 1000
+	cost, start := Cost(), time.Now()
+	for range looks {
+		sink += Monotonic().Now()
+	}
+	// It is the least seen, so no thousand can be faster than half of that.
+	if each := time.Since(start) / looks; cost <= 0 || each < cost/2 {
+		t.Errorf("a look costs %v at least, but %d of them took %v each", cost, looks, each)
 	}
 }
 

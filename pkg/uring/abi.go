@@ -48,6 +48,12 @@ type args struct {
 	buf       unix.Iovec    // for IORING_REGISTER_BUFFERS_UPDATE
 }
 
+// clockRegister is struct io_uring_clock_register.
+type clockRegister struct {
+	clockID uint32
+	resv    [3]uint32
+}
+
 // rsrcRegister is struct io_uring_rsrc_register.
 type rsrcRegister struct {
 	nr    uint32
@@ -121,6 +127,7 @@ const (
 	enterGetevents      = 1 << 0 // IORING_ENTER_GETEVENTS
 	enterExtArg         = 1 << 3 // IORING_ENTER_EXT_ARG
 	enterRegisteredRing = 1 << 4 // IORING_ENTER_REGISTERED_RING
+	enterAbsTimer       = 1 << 5 // IORING_ENTER_ABS_TIMER, Linux 6.12
 	enterNoIowait       = 1 << 7 // IORING_ENTER_NO_IOWAIT
 
 	registerBuffers       = 0  // IORING_REGISTER_BUFFERS
@@ -133,6 +140,7 @@ const (
 	registerBuffersUpdate = 16 // IORING_REGISTER_BUFFERS_UPDATE
 	registerRingFDs       = 20 // IORING_REGISTER_RING_FDS
 	unregisterRingFDs     = 21 // IORING_UNREGISTER_RING_FDS
+	registerClock         = 29 // IORING_REGISTER_CLOCK, Linux 6.12
 
 	rsrcRegisterSparse = 1 << 0 // IORING_RSRC_REGISTER_SPARSE
 

@@ -58,6 +58,7 @@ func TestABI(t *testing.T) {
 		{"io_uring_getevents_arg", unsafe.Sizeof(ge), 24},
 		{"io_uring_getevents_arg.ts", unsafe.Offsetof(ge.ts), 16},
 		{"io_uring_rsrc_register", unsafe.Sizeof(reg), 32},
+		{"io_uring_clock_register", unsafe.Sizeof(clockRegister{}), 16},
 		{"io_uring_rsrc_register.data", unsafe.Offsetof(reg.data), 16},
 		{"io_uring_rsrc_update", unsafe.Sizeof(up), 16},
 		{"io_uring_rsrc_update2", unsafe.Sizeof(up2), 32},

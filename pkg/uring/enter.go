@@ -1,6 +1,7 @@
 package uring
 
 import (
+	"fmt"
 	"syscall"
 	"time"
 	"unsafe"
@@ -39,7 +40,7 @@ const (
 // SingleIssuer promised; others of io_uring_enter(2) are programmer errors.
 // What the kernel thinks of a single SQE is in its completion.
 func (r *Ring) Submit() error {
-	return r.enter(0, -1, HoldP)
+	return r.enter(0, limit{}, HoldP)
 }
 
 // Wait is Submit, and then waits until there are at least minimum completions
@@ -57,15 +58,52 @@ func (r *Ring) Wait(minimum int, timeout time.Duration, b Block) error {
 		// Without a wait there is no need for a timer.
 		minimum = 0
 	}
-	return r.enter(uintptr(max(minimum, 0)), timeout, b)
+	return r.enter(uintptr(max(minimum, 0)), after(timeout), b)
+}
+
+// WaitUntil is [Ring.Wait] with a time instead of a length: the wait ends when
+// CLOCK_MONOTONIC shows at, in nanoseconds, so that what it takes to submit does
+// not make it end later. Only where [Ring.Absolute] is true; elsewhere it
+// returns [ErrNotSupported].
+func (r *Ring) WaitUntil(minimum int, at int64, b Block) error {
+	if !r.absolute {
+		return fmt.Errorf("wait on io_uring %d until a time: %w (Linux 6.12 has it)", r.fd, ErrNotSupported)
+	}
+	return r.enter(uintptr(max(minimum, 0)), limit{kind: untilTime, ns: max(at, 0)}, b)
+}
+
+// Absolute reports whether the kernel has [Ring.WaitUntil]
+// (IORING_ENTER_ABS_TIMER, Linux 6.12).
+func (r *Ring) Absolute() bool { return r.absolute }
+
+// limit is how long a wait may take.
+type limit struct {
+	kind limitKind
+	ns   int64
+}
+
+type limitKind uint8
+
+const (
+	noLimit   limitKind = iota
+	afterTime           // ns from the begin of the wait
+	untilTime           // ns of CLOCK_MONOTONIC
+)
+
+// after is the limit that a timeout stands for.
+func after(timeout time.Duration) limit {
+	if timeout < 0 {
+		return limit{}
+	}
+	return limit{kind: afterTime, ns: int64(timeout)}
 }
 
 // enter makes what goes by on its own out of what attempt says.
-func (r *Ring) enter(minimum uintptr, timeout time.Duration, b Block) error {
+func (r *Ring) enter(minimum uintptr, l limit, b Block) error {
 	if r.fd < 0 {
 		return errClosed
 	}
-	switch errno := r.attempt(minimum, timeout, b); errno {
+	switch errno := r.attempt(minimum, l, b); errno {
 	case 0, unix.ETIME, unix.EINTR, unix.EAGAIN, unix.EBUSY:
 		return nil
 	default:
@@ -77,15 +115,18 @@ func (r *Ring) enter(minimum uintptr, timeout time.Duration, b Block) error {
 // and with one wait at the end. The kernel tells either how many SQEs it took or
 // why it stopped waiting, so the errno is that of the wait only if nothing was
 // pending.
-func (r *Ring) attempt(minimum uintptr, timeout time.Duration, b Block) syscall.Errno {
+func (r *Ring) attempt(minimum uintptr, l limit, b Block) syscall.Errno {
 	// GETEVENTS always, also when there is nothing to wait for: with DEFER_TASKRUN
 	// only an enter that has it runs task work, and with any ring only that flushes
 	// what has overflowed.
 	flags := r.enterFlags | enterGetevents
 	var arg, size uintptr
-	if minimum > 0 && timeout >= 0 {
-		r.args.ts = unix.NsecToTimespec(int64(timeout))
+	if minimum > 0 && l.kind != noLimit {
+		r.args.ts = unix.NsecToTimespec(l.ns)
 		flags |= enterExtArg
+		if l.kind == untilTime {
+			flags |= enterAbsTimer
+		}
 		arg, size = uintptr(unsafe.Pointer(r.args)), unsafe.Sizeof(r.args.getevents)
 	}
 	if b == ReleaseP {

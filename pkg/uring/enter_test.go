@@ -54,7 +54,7 @@ func lateness(t *testing.T, r *Ring, timeout time.Duration, b Block) []time.Dura
 	late := make([]time.Duration, 0, 9)
 	for try := 0; len(late) < cap(late); try++ {
 		start := time.Now()
-		errno := r.attempt(1, timeout, b)
+		errno := r.attempt(1, after(timeout), b)
 		took := time.Since(start)
 		switch {
 		case errno == unix.EINTR && try < 1000:
@@ -317,7 +317,7 @@ func TestSignalEndsWait(t *testing.T) {
 			}
 		}()
 		start := time.Now()
-		errno := r.attempt(1, time.Minute, b)
+		errno := r.attempt(1, after(time.Minute), b)
 		took := time.Since(start)
 		must(t, r.Wait(1, time.Minute, b))
 		both := time.Since(start)

@@ -157,3 +157,11 @@ func wrap(err error, format string, args ...any) error {
 	}
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
+
+// registerClock has waits go by CLOCK_MONOTONIC, which they do anyhow: the
+// kernels that know the call are those that know IORING_ENTER_ABS_TIMER.
+func (r *Ring) registerClock() error {
+	c := clockRegister{clockID: unix.CLOCK_MONOTONIC}
+	_, err := r.register(registerClock, unsafe.Pointer(&c), 0)
+	return err
+}

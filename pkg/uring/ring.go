@@ -18,6 +18,7 @@ type Ring struct {
 	enterFD    uintptr // fd, or the index of the registered ring
 	enterFlags uintptr // for every enter: 0 or IORING_ENTER_REGISTERED_RING
 	idleFlags  uintptr // for waits that give the P away: 0 or IORING_ENTER_NO_IOWAIT
+	absolute   bool    // WaitUntil has timers of its own
 	owner      int     // thread that registered the ring, 0 if it is not registered
 
 	sq submission

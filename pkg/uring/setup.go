@@ -112,6 +112,7 @@ func newRing(c Config, setup setupFunc) (*Ring, error) {
 	if c.RegisterRing {
 		r.config.RegisterRing = r.registerRing() == nil
 	}
+	r.absolute = r.registerClock() == nil
 	return r, nil
 }
 
