@@ -52,7 +52,7 @@ func TestCyclesLeakNothing(t *testing.T) {
 		cycle(i)
 	}
 	t.Logf("%d cycles in %v", n, time.Since(began))
-	grown(t, before, sameTraces(t, d, before), n)
+	grown(t, before, sameTraces(t, d, before), n, 1)
 }
 
 // together runs 16 clients at once, each of which makes and removes a device of
@@ -99,12 +99,12 @@ func TestSixteenClientsAtOnce(t *testing.T) {
 	d.warm()
 	together(t, d)
 	before := look(t, d)
-	rounds := shortOr(1, 3)
+	rounds := shortOr(3, 5)
 	for range rounds {
 		together(t, d)
 	}
 	after := sameTraces(t, d, before)
-	grown(t, before, after, rounds*16)
+	grown(t, before, after, rounds*16, 16)
 }
 
 // Of several who ask for one name at once one gets it, and the rest are told.

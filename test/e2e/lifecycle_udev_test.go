@@ -125,7 +125,7 @@ func TestAddThenDelUnderUdev(t *testing.T) {
 		}
 	}
 	settleUdev(t)
-	grown(t, before, sameTraces(t, d, before), 3*n)
+	grown(t, before, sameTraces(t, d, before), 3*n, 1)
 }
 
 func settleUdev(t testing.TB) {
@@ -168,9 +168,11 @@ func TestSixteenClientsUnderUdev(t *testing.T) {
 	settleUdev(t)
 	after := sameTraces(t, d, before)
 	if !testing.Short() { // the first 16 at once make threads that stay
-		together(t, d)
+		for range 3 {
+			together(t, d)
+		}
 		settleUdev(t)
-		grown(t, after, sameTraces(t, d, before), 16)
+		grown(t, after, sameTraces(t, d, before), 3*16, 16)
 	}
 }
 

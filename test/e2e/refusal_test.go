@@ -39,7 +39,7 @@ func refused(t *testing.T, d *daemon, refusals []refusal) {
 			after = sameTraces(t, d, before)
 		})
 	}
-	grown(t, before, after, len(refusals))
+	grown(t, before, after, len(refusals), 1)
 }
 
 // add is the command line of an addition.
