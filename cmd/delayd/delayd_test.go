@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,11 +30,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestWrongUsage has what is refused with exit code 2.
 func TestWrongUsage(t *testing.T) {
 	const help = "hint: `delayd --help` shows what can be typed\n"
+	cpus := strconv.Itoa(runtime.NumCPU())
 	for line, want := range map[string]string{
 		"start":            "delayd: unknown command \"start\"\n" + help,
 		"--bogus":          "delayd: unknown flag: --bogus\n" + help,
 		"--log-level loud": "delayd: --log-level \"loud\": there is no such level\nhint: the levels are debug, info, warn and error\n",
 		"--log-format xml": "delayd: --log-format \"xml\": there is no such format\nhint: the formats are text and json\n",
+		"--spinners many":  "delayd: --spinners \"many\": not auto or 0 to " + cpus + ", the number of CPUs\nhint: auto is one less than there are CPUs; 0 lets no queue spin\n",
+		"--spinners=-1":    "delayd: --spinners \"-1\": not auto or 0 to " + cpus + ", the number of CPUs\nhint: auto is one less than there are CPUs; 0 lets no queue spin\n",
 		"--metrics 9799":   "delayd: --metrics \"9799\": not HOST:PORT\nhint: for example localhost:9799, or :9799 for all addresses\n",
 		"--owner a/b":      "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
 		"helper mount":     "delayd: unknown helper \"mount\"\n" + help,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -31,6 +33,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return &usageError{err}
 	}
+	collectSeldom()
 	if o.mlock {
 		if err := lockMemory(); err != nil {
 			return err
@@ -46,6 +49,16 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	return serve(ctx, o, log, listener, specs, control.OnHost(host))
+}
+
+// collectSeldom has the heap grow to five times what is in use before garbage is
+// collected, unless GOGC says otherwise: each collection stops the queues'
+// threads for a moment, and the heap of a daemon that keeps its requests outside
+// it is a few MiB.
+func collectSeldom() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
 }
 
 func readConfig(path string) ([]api.Spec, error) {
