@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Facts are what a part of a run knows besides its measurements. They are kept in
-// results/KERNEL.run.json.
+// Facts are what a part of a run knows besides its measurements. All parts' are
+// kept in results/KERNEL.run.json.
 type Facts struct {
 	Kernel   string             `json:"kernel,omitempty"` // release and machine, in words
 	CPUs     int                `json:"cpus,omitempty"`
@@ -21,7 +21,7 @@ type Facts struct {
 	Versions map[string]string  `json:"versions,omitempty"` // of the programs
 	LeftOut  map[string]string  `json:"left_out,omitempty"` // target: why
 	Failed   []string           `json:"failed,omitempty"`   // measurements that were not to be had, and why
-	Figures  map[string]float64 `json:"figures,omitempty"`  // by name, see figures.go
+	Figures  map[string]float64 `json:"figures,omitempty"`  // by name
 	Curves   []Curve            `json:"curves,omitempty"`
 }
 

@@ -127,6 +127,10 @@ func (r *run) rounds(ctx context.Context, part string, targets []target) {
 			if ctx.Err() != nil {
 				return
 			}
+			if took := time.Since(r.facts.Began); i > 0 && r.scope.limit > 0 && took > r.scope.limit {
+				r.facts.fail("round %d ended before %s, delay %v: the time is over", i+1, s.target.name, s.delay)
+				return
+			}
 			p.next(s.estimate(), fmt.Sprintf("%s, round %d of %d: %s, delay %v", part, i+1, len(plans), s.target.name, s.delay))
 			if broken[s.target.name] >= maxFailures {
 				continue

@@ -20,13 +20,21 @@ func (d *data) markdown(b *strings.Builder) {
 	p := func(format string, args ...any) { fmt.Fprintf(b, format, args...) }
 	p("## One run of `make bench KERNEL=%s`\n\n", d.name)
 	p("%s\n\n", d.where())
-	p("![asked and seen delay](%s-delay.svg)\n\n", d.name)
+	// A plot is there if there was something to draw.
+	picture := func(suffix, words string) {
+		if p, err := d.drawings()[suffix](); err == nil && p != nil {
+			fmt.Fprintf(b, "![%s](%s%s)\n\n", words, d.name, suffix)
+		}
+	}
+	picture("-delay.svg", "delay asked and delay seen")
+	picture("-excess.svg", "what comes on top of the delay asked")
 	d.delayTable(b)
-	p("![latency distribution at 1 ms](%s-latency.svg)\n\n", d.name)
-	p("![throughput without delay](%s-throughput.svg)\n\n", d.name)
+	picture("-latency.svg", "distribution of latencies at 1 ms")
+	picture("-throughput.svg", "throughput without delay")
 	d.undelayedTable(b)
 	d.classicTable(b)
-	p("![CPU of the server](%s-cpu.svg)\n\n", d.name)
+	picture("-cpu.svg", "CPU of the server")
+	d.serverTable(b)
 	d.nativeTable(b)
 	d.goalTable(b)
 	d.gaps(b)
@@ -183,6 +191,30 @@ func (d *data) classicTable(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "The classic five on a device of 1 GiB, IOPS (possible: jobs × depth ÷ delay).\n\n")
 	table(b, append([]string{"", "possible"}, delayTargets...), rows)
+}
+
+// serverTable is what share of a CPU the servers use at depth 1, in the guest.
+func (d *data) serverTable(b *strings.Builder) {
+	var rows [][]string
+	for _, target := range []string{nbdkitTarget, delaydTarget, delaydCompTarget} {
+		row, any := []string{target}, false
+		for _, delay := range waiterDelays {
+			m, ok := d.small(accuracyPart, target, delay, opDrawn, 1)
+			if !ok || m.CPU == nil {
+				row = append(row, "–")
+				continue
+			}
+			any = true
+			row = append(row, number(*m.CPU*m.IOPS/10_000))
+		}
+		if any {
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) > 0 {
+		fmt.Fprintf(b, "CPU of the server's processes while it serves direct reads, one at a time, in the guest, %%.\n\n")
+		table(b, []string{"", "1 ms", "10 ms"}, rows)
+	}
 }
 
 func (d *data) nativeTable(b *strings.Builder) {

@@ -44,12 +44,13 @@ type scope struct {
 	both     bool          // each op at each depth; else reads at depth 1 and writes at 32
 	classic  int           // rounds of the classic five
 	classics time.Duration // of one of them
+	limit    time.Duration // after which no second round is begun or gone on with; 0: none
 }
 
 func scopeOf(quick bool) scope {
 	if quick {
 		return scope{rounds: 2, delays: quickDelays, shortest: 300 * time.Millisecond, longest: 500 * time.Millisecond,
-			classic: 1, classics: 600 * time.Millisecond}
+			classic: 1, classics: 600 * time.Millisecond, limit: 85 * time.Second}
 	}
 	return scope{rounds: 3, delays: allDelays, shortest: 500 * time.Millisecond, longest: 2 * time.Second,
 		both: true, classic: 3, classics: 2 * time.Second}
@@ -72,6 +73,9 @@ func (s scope) small(delay time.Duration) []load {
 	for _, depth := range []int{1, 32} {
 		for _, op := range []string{"read", "write"} {
 			if !s.both && (op == "write") != (depth == 32) {
+				continue
+			}
+			if !s.both && depth == 32 && delay > time.Millisecond {
 				continue
 			}
 			loads = append(loads, load{op: op, bytes: 4096, jobs: 1, depth: depth, span: span,

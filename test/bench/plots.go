@@ -4,6 +4,7 @@ import (
 	"errors"
 	"image/color"
 	"math"
+	"os"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -11,97 +12,29 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// style is how a target is drawn, the same in every plot. The colours are those
-// of Okabe and Ito, which the colour-blind can tell apart.
-type style struct {
-	color color.Color
-	shape draw.GlyphDrawer
-	dash  []vg.Length
-}
-
-var styles = map[string]style{
-	limitTarget:      {color.RGBA{0, 0, 0, 255}, draw.CrossGlyph{}, []vg.Length{vg.Points(5), vg.Points(3)}},
-	dmTarget:         {color.RGBA{213, 94, 0, 255}, draw.SquareGlyph{}, nil},
-	nbdkitTarget:     {color.RGBA{204, 121, 167, 255}, draw.TriangleGlyph{}, nil},
-	delaydTarget:     {color.RGBA{0, 114, 178, 255}, draw.CircleGlyph{}, nil},
-	delaydCompTarget: {color.RGBA{0, 158, 115, 255}, draw.PyramidGlyph{}, nil},
-}
-
-const (
-	plotWidth  = 7.2 * vg.Inch
-	plotHeight = 4.5 * vg.Inch
-)
-
-func newPlot(title, x, y string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Title.Padding = vg.Points(8)
-	p.BackgroundColor = color.White
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), vg.Points(-4)
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{225}, color.Gray{225}
-	p.Add(grid)
-	return p
-}
-
-// ticks marks an axis of times in µs with the words that people use.
-type ticks []plot.Tick
-
-func (t ticks) Ticks(low, high float64) (in []plot.Tick) {
-	for _, k := range t {
-		if k.Value >= low*0.999 && k.Value <= high*1.001 {
-			in = append(in, k)
-		}
+// drawings are the plots, by the end of the file's name.
+func (d *data) drawings() map[string]func() (*plot.Plot, error) {
+	return map[string]func() (*plot.Plot, error){
+		"-delay.svg": d.delayPlot, "-excess.svg": d.excessPlot, "-latency.svg": d.latencyPlot,
+		"-throughput.svg": d.throughputPlot, "-cpu.svg": d.cpuPlot,
 	}
-	return in
 }
 
-// times marks 1, 2 and 5 of each decade from 10 µs to 1 s, with words at 1 and 5.
-func times() (t ticks) {
-	for decade := 10.0; decade <= 1e6; decade *= 10 {
-		for _, k := range []float64{1, 2, 5} {
-			label := ""
-			if k != 2 {
-				label = duration(decade * k)
-			}
-			t = append(t, plot.Tick{Value: decade * k, Label: label})
-		}
-	}
-	return t
-}
-
-func logAxis(a *plot.Axis, marks plot.Ticker) {
-	a.Scale = plot.LogScale{}
-	a.Tick.Marker = marks
-}
-
-// line adds a target's points to a plot, if there are any.
-func line(p *plot.Plot, target string, points plotter.XYs) error {
-	if len(points) == 0 {
-		return nil
-	}
-	s := styles[target]
-	l, dots, err := plotter.NewLinePoints(points)
-	if err != nil {
-		return err
-	}
-	l.Color, l.Dashes, l.Width = s.color, s.dash, vg.Points(1.4)
-	dots.Color, dots.Shape, dots.Radius = s.color, s.shape, vg.Points(2.8)
-	p.Add(l, dots)
-	p.Legend.Add(target, l, dots)
-	return nil
-}
-
-// writePlots draws what there are measurements for.
+// writePlots draws what there are measurements for, and removes the plots of an
+// earlier run that this one has nothing for.
 func (d *data) writePlots(folder string) error {
 	var errs []error
-	for suffix, draw := range map[string]func() (*plot.Plot, error){
-		"-delay.svg": d.delayPlot, "-latency.svg": d.latencyPlot, "-throughput.svg": d.throughputPlot, "-cpu.svg": d.cpuPlot,
-	} {
+	for suffix, draw := range d.drawings() {
+		path := d.file(folder, suffix)
 		p, err := draw()
-		if err == nil && p != nil {
-			err = p.Save(plotWidth, plotHeight, d.file(folder, suffix))
+		switch {
+		case err != nil:
+		case p != nil:
+			err = save(p, path)
+		default:
+			if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
+				err = nil
+			}
 		}
 		errs = append(errs, err)
 	}
@@ -130,6 +63,7 @@ func (d *data) delayPlot() (*plot.Plot, error) {
 	p := newPlot("Direct 4 KiB reads, one at a time", "delay asked", "median latency seen")
 	logAxis(&p.X, times())
 	logAxis(&p.Y, times())
+	legendBelow(p)
 	ideal, err := plotter.NewLine(plotter.XYs{{X: 50, Y: 50}, {X: 100_000, Y: 100_000}})
 	if err != nil {
 		return nil, err
@@ -148,6 +82,36 @@ func (d *data) delayPlot() (*plot.Plot, error) {
 	return orNothing(p, any)
 }
 
+// excessPlot is how much longer than asked the median request took.
+func (d *data) excessPlot() (*plot.Plot, error) {
+	p := newPlot("Direct 4 KiB reads, one at a time: what comes on top", "delay asked", "median latency − delay asked")
+	logAxis(&p.X, times())
+	logAxis(&p.Y, times())
+	any := false
+	low, high := math.Inf(1), 0.0
+	for _, target := range delayTargets {
+		points := d.byDelay(target, opDrawn, func(m Measurement) (float64, bool) {
+			over := m.P50 - m.DelayUS
+			return over, over > 0 // what is early cannot be drawn
+		})
+		any = any || len(points) > 0
+		for _, xy := range points {
+			low, high = min(low, xy.Y), max(high, xy.Y)
+		}
+		if err := line(p, target, points); err != nil {
+			return nil, err
+		}
+	}
+	if any {
+		p.Y.Min, p.Y.Max = low/1.5, headroom*high
+	}
+	return orNothing(p, any)
+}
+
+// headroom is by how much the greatest value of a log axis is exceeded, for the
+// legend's sake.
+const headroom = 12
+
 // latencyPlot is the distribution at one delay, spread out towards the slowest.
 func (d *data) latencyPlot() (*plot.Plot, error) {
 	p := newPlot("Direct 4 KiB reads, one at a time, 1 ms asked", "share of requests that took at most …", "… this long")
@@ -158,6 +122,7 @@ func (d *data) latencyPlot() (*plot.Plot, error) {
 		{Value: 2, Label: "99 %"}, {Value: 3, Label: "99.9 %"}, {Value: 4, Label: "99.99 %"},
 	}
 	any := false
+	slowest := 0.0
 	f := d.parts[accuracyPart]
 	if f == nil {
 		return nil, nil
@@ -171,6 +136,7 @@ func (d *data) latencyPlot() (*plot.Plot, error) {
 			for i := range c.Share {
 				if c.US[i] > 0 {
 					points = append(points, plotter.XY{X: nines(c.Share[i]), Y: c.US[i]})
+					slowest = max(slowest, c.US[i])
 				}
 			}
 			any = any || len(points) > 0
@@ -178,6 +144,9 @@ func (d *data) latencyPlot() (*plot.Plot, error) {
 				return nil, err
 			}
 		}
+	}
+	if any {
+		p.Y.Min, p.Y.Max = us(curveDelay)*0.9, 4*slowest
 	}
 	return orNothing(p, any)
 }
@@ -209,19 +178,18 @@ func (d *data) cpuPlot() (*plot.Plot, error) {
 // throughputPlot is IOPS at depth 32 without delay.
 func (d *data) throughputPlot() (*plot.Plot, error) {
 	p := newPlot("4 KiB requests at depth 32, no delay", "", "thousand IOPS")
-	p.Legend.Left = false
-	p.Legend.XOffs = vg.Points(-6)
 	names := d.targetsOf(throughputPart)
 	if len(names) == 0 {
 		return nil, nil
 	}
-	any := false
+	any, most := false, 0.0
 	width := vg.Points(14)
 	for i, op := range ops {
 		values := make(plotter.Values, len(names))
 		for j, target := range names {
 			if m, ok := d.small(throughputPart, target, 0, op, 32); ok {
 				values[j] = m.IOPS / 1000
+				most = max(most, values[j])
 				any = true
 			}
 		}
@@ -238,7 +206,7 @@ func (d *data) throughputPlot() (*plot.Plot, error) {
 		p.Add(bars)
 		p.Legend.Add(op, bars)
 	}
-	p.Y.Min = 0
+	p.Y.Min, p.Y.Max = 0, 1.25*most
 	p.NominalX(names...)
 	p.X.Tick.Label.Rotation = math.Pi / 8
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YTop

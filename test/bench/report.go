@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -71,7 +72,7 @@ func report(o reportOptions) error {
 	if err := os.MkdirAll(o.to, 0o755); err != nil {
 		return err
 	}
-	return errors.Join(d.writeLines(o.to), d.writePlots(o.to), d.writeMarkdown(o.to))
+	return errors.Join(d.writeLines(o.to), d.writeFacts(o.to), d.writePlots(o.to), d.writeMarkdown(o.to))
 }
 
 func (d *data) file(folder, suffix string) string { return filepath.Join(folder, d.name+suffix) }
@@ -87,6 +88,15 @@ func (d *data) writeLines(folder string) error {
 		}
 	}
 	return f.Close()
+}
+
+// writeFacts keeps what the parts know besides their measurements.
+func (d *data) writeFacts(folder string) error {
+	text, err := json.MarshalIndent(d.parts, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.file(folder, ".run.json"), append(text, '\n'), 0o644)
 }
 
 // duration is a delay as delayd writes it.

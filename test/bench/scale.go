@@ -31,7 +31,7 @@ const (
 // occupies, and how quickly 32 start.
 func (r *run) manyDevices() {
 	fmt.Fprintln(os.Stderr, "bench: throughput: many devices")
-	for round := 1; round <= r.scope.rounds; round++ {
+	for round := 1; round <= r.scope.classic; round++ {
 		if err := r.eightDevices(round); err != nil {
 			r.facts.fail("eight devices: %v", err)
 		}
