@@ -11,7 +11,7 @@ PREFIX      ?= /usr/local
 VM          := test/vm/run
 # KERNELS are those that the tests of the data path run on.
 KERNELS     ?= uml 6.12 7.3
-# KERNEL is the one of make vm-shell.
+# KERNEL is the one of make bench and make vm-shell.
 KERNEL      ?= uml
 
 # A Go that tools/setup installed may not be in the caller's PATH.
@@ -23,7 +23,7 @@ export GOTOOLCHAIN := auto
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  KERNELS='uml 6.12 7.3' (make test) and KERNEL=uml (make vm-shell) choose kernels."
+	@echo "  KERNELS='uml 6.12 7.3' (make test) and KERNEL=uml (make bench, vm-shell) choose kernels."
 
 setup-build:
 	@tools/setup build
@@ -41,8 +41,8 @@ test: build ## every check and every test, on this machine and under each of KER
 lint: setup-build ## gofmt, go vet, staticcheck, shellcheck
 	@test/lint
 
-bench: setup-build ## what the heap, the waiter, the counters and the ring cost on this machine
-	@go test -run '^$$' -bench . -benchmem ./pkg/scheduler ./pkg/counters ./pkg/uring
+bench: build ## delayd beside dm-delay, the kernel's timer and other servers, under KERNEL (QUICK=1: 4 minutes)
+	@test/bench/run --kernel $(KERNEL) $(if $(QUICK),--quick)
 
 vm-shell: ## a root shell under KERNEL, over this machine's own files
 	@$(VM) --kernel $(KERNEL)

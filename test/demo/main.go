@@ -79,7 +79,7 @@ func measureAll(ctx context.Context, bin string) (r *report, err error) {
 		return nil, err
 	}
 	made.Push(disk.Path, disk.Close)
-	daemon, err := startDaemon(bin)
+	daemon, err := fixture.StartDaemon(bin, "demo")
 	if err != nil {
 		return nil, err
 	}
@@ -123,16 +123,16 @@ func onDMDelay(ctx context.Context, disk string, delay time.Duration) (lat fixtu
 	return measure(dm.Path, delay)
 }
 
-func onDelayd(ctx context.Context, d *daemon, disk string, delay time.Duration) (lat fixture.Latencies, err error) {
+func onDelayd(ctx context.Context, d *fixture.Daemon, disk string, delay time.Duration) (lat fixture.Latencies, err error) {
 	if ctx.Err() != nil {
 		return nil, errors.New("interrupted")
 	}
 	say("measuring delayd %v ...", delay)
-	path, err := d.add("demo", disk, delay)
+	path, err := d.Add("demo", disk, "--delay", delay.String())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.del("demo")) }()
+	defer func() { err = errors.Join(err, d.Del("demo")) }()
 	return measure(path, delay)
 }
 

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/delayd/delayd/pkg/api"
+	"github.com/delayd/delayd/pkg/client"
+	"github.com/delayd/delayd/test/fixture"
+)
+
+// Figures of many devices, by their names in Facts.
+const (
+	figureStart    = "start_32_devices_s"   // from the first add to the last's return
+	figureResident = "resident_a_device_B"  // of an idle one of depth 4096
+	figureEmpty    = "resident_no_device_B" // of a daemon without devices
+)
+
+const (
+	eight        = 8
+	eightTarget  = "delayd, eight devices"
+	eightDelay   = 10 * time.Millisecond
+	manyStarted  = 32
+	manyResident = 8
+)
+
+// manyDevices measures eight devices at once against one, what an idle device
+// occupies, and how quickly 32 start.
+func (r *run) manyDevices() {
+	fmt.Fprintln(os.Stderr, "bench: throughput: many devices")
+	for round := 1; round <= r.scope.classic; round++ {
+		if err := r.eightDevices(round); err != nil {
+			r.facts.fail("eight devices: %v", err)
+		}
+	}
+	if err := r.resident(); err != nil {
+		r.facts.fail("memory of an idle device: %v", err)
+	}
+	if err := r.startMany(); err != nil {
+		r.facts.fail("start of %d devices: %v", manyStarted, err)
+	}
+}
+
+// eightDevices measures one device of a daemon, then eight of the same daemon at
+// once, each on a disk of its own.
+func (r *run) eightDevices(round int) (err error) {
+	var made fixture.Stack
+	defer func() { err = errors.Join(err, made.Close()) }()
+	d, err := fixture.StartDaemon(r.bin, "bench")
+	if err != nil {
+		return err
+	}
+	made.Push("delayd", d.Close)
+	var paths []string
+	for i := range eight {
+		disk, err := fixture.NewNullBlk(fixture.MemoryBacked(2 * spanMiB))
+		if err != nil {
+			return err
+		}
+		made.Push(disk.Path, disk.Close)
+		name := fmt.Sprintf("bench%d", i)
+		path, err := d.Add(name, disk.Path, "--delay", eightDelay.String())
+		if err != nil {
+			return err
+		}
+		made.Push(name, func() error { return d.Del(name) })
+		paths = append(paths, path)
+	}
+	l := load{op: "read", bytes: 4096, jobs: 1, depth: 1, span: span, runtime: r.scope.longest, single: true}
+	for _, some := range [][]string{paths[:1], paths} {
+		before, err := cpuTime(d.PID())
+		if err != nil {
+			return err
+		}
+		m, _, err := runFio(l, some...)
+		if err != nil {
+			return err
+		}
+		after, err := cpuTime(d.PID())
+		if err != nil {
+			return err
+		}
+		each := us(after-before) / float64(m.Requests)
+		m.CPU = &each
+		if err := r.line(round, eightTarget, eightDelay, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resident finds what an idle device of the greatest depth occupies.
+func (r *run) resident() (err error) {
+	d, err := fixture.StartDaemon(r.bin, "bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	empty, err := resident(d.PID())
+	if err != nil {
+		return err
+	}
+	for i := range manyResident {
+		if _, err := d.Add(fmt.Sprintf("bench%d", i), "null:1G", "--delay", "1ms", "--depth", fmt.Sprint(api.MaxDepth)); err != nil {
+			return err
+		}
+	}
+	time.Sleep(time.Second) // idle means idle
+	full, err := resident(d.PID())
+	if err != nil {
+		return err
+	}
+	r.facts.figure(figureEmpty, float64(empty))
+	r.facts.figure(figureResident, float64(full-empty)/manyResident)
+	return nil
+}
+
+// startMany times the adding of many devices, one after the other, through the Go
+// client.
+func (r *run) startMany() (err error) {
+	d, err := fixture.StartDaemon(r.bin, "bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := client.New(d.Socket())
+	began := time.Now()
+	for i := range manyStarted {
+		if _, err := c.Add(ctx, api.Spec{Name: fmt.Sprintf("bench%d", i), Backing: "null:1G", Delay: "1ms"}); err != nil {
+			return err
+		}
+	}
+	r.facts.figure(figureStart, time.Since(began).Seconds())
+	return nil
+}
