@@ -33,12 +33,20 @@ func newBuffers(depth int, each uint32) (*buffers, error) {
 	return &buffers{mem: mem, each: size}, nil
 }
 
-// at returns the buffer of tag.
+// at returns the buffer of tag; nil with zero copy.
 func (b *buffers) at(tag uint16) unsafe.Pointer {
+	if b == nil {
+		return nil
+	}
 	return unsafe.Pointer(&b.mem[uintptr(tag)*b.each])
 }
 
 // giveBack returns every page to the machine. No request may be under way.
 func (b *buffers) giveBack() { _ = unix.Madvise(b.mem, unix.MADV_DONTNEED) }
 
-func (b *buffers) close() error { return unix.Munmap(b.mem) }
+func (b *buffers) close() error {
+	if b == nil {
+		return nil
+	}
+	return unix.Munmap(b.mem)
+}
