@@ -183,7 +183,7 @@ type Device struct {
 	// MaxIOBytes is the longest request.
 	MaxIOBytes int64 `json:"max_io_bytes"`
 	// BufferBytes is what the device's buffers can come to at worst:
-	// queues × depth × max_io_bytes.
+	// queues × depth × max_io_bytes; 0 where ZeroCopied is true.
 	BufferBytes int64 `json:"buffer_bytes"`
 
 	// Held and InFlight are how many requests wait for their deadline and how

@@ -122,6 +122,10 @@ func (s Spec) validateTiming() error {
 	if err := validateWord("zero_copy", s.ZeroCopy, []string{Auto, On, Off}, "want auto, on or off"); err != nil {
 		return err
 	}
+	if s.ZeroCopy == On && s.Poll {
+		return refuse("zero_copy", s.ZeroCopy, "cannot be had together with poll",
+			"drop one of the two; with zero_copy auto a polled device copies")
+	}
 	if s.Realtime < 0 || s.Realtime > MaxRealtime {
 		return refuse("realtime", strconv.Itoa(s.Realtime), "out of range",
 			fmt.Sprintf("want a SCHED_FIFO priority of 1 to %d, or 0 for the normal scheduler", MaxRealtime))

@@ -52,6 +52,10 @@ type Backend interface {
 	// is answered (Result is set) or goes on with another Prepare: the rest of
 	// a short read or write, EINTR and EAGAIN, another way to write zeroes.
 	Complete(r *Request, res int32) (done bool)
+	// ZeroCopy says why reads and writes cannot be done on buffers of the ring's
+	// table (Request.Fixed); nil: they can, and Inline then answers none of them
+	// but those that it refuses.
+	ZeroCopy() error
 	// Close gives the backing back. No request may be under way.
 	Close() error
 }
@@ -212,6 +216,16 @@ func (b *base) Close() error {
 	b.fd = -1
 	if err := unix.Close(fd); err != nil {
 		return fmt.Errorf("close backing %s: %w", b.spec, err)
+	}
+	return nil
+}
+
+// changing says why a write of pages that their application may change meanwhile
+// must not reach the backing.
+func (b *base) changing() error {
+	if b.limits.StableWrites && !b.limits.ReadOnly {
+		return fmt.Errorf("backing %s: its disk needs the bytes of a write to stay as they are (queue/stable_writes is 1), "+
+			"and an application may change its own", b.spec)
 	}
 	return nil
 }

@@ -206,3 +206,5 @@ func (b *block) Complete(r *Request, res int32) bool {
 }
 
 func (b *block) device() (DevNo, bool) { return b.dev, true }
+
+func (b *block) ZeroCopy() error { return b.changing() }

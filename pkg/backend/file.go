@@ -73,6 +73,8 @@ func openFile(spec string, o Options) (_ Backend, err error) {
 		f.align = d.offset
 		l.LogicalBlock = d.offset
 		l.DMAAlignment = d.memory - 1
+	} else {
+		l.StableWrites = false // the page cache has a copy
 	}
 	l.PhysicalBlock = max(l.PhysicalBlock, l.LogicalBlock)
 	l.IOMin = l.PhysicalBlock
@@ -125,7 +127,7 @@ func fileLimits(fd int, dev DevNo) Limits {
 	}
 	l.setMaxIO(defaultMaxIO)
 	if d, ok := fsDevice(dev); ok {
-		l.Rotational = isRotational(d)
+		l.Rotational, l.StableWrites = diskIs(d)
 	}
 	return l
 }
@@ -193,3 +195,5 @@ func (f *file) device() (DevNo, bool) {
 	}
 	return fsDevice(devNo(st.Dev))
 }
+
+func (f *file) ZeroCopy() error { return f.changing() }

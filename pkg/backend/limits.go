@@ -38,6 +38,9 @@ type Limits struct {
 	FUA           bool // a write can be made durable by itself
 	Rotational    bool
 	ReadOnly      bool
+	// StableWrites: the bytes of a write may not change while it is under way
+	// (it is checksummed, or mirrored). ublk cannot say so to an application.
+	StableWrites bool
 
 	Discard             Discard
 	WriteZeroesMaxBytes uint32 // 0: none

@@ -264,3 +264,9 @@ func recoverFault() {
 		panic(e)
 	}
 }
+
+// ZeroCopy: shared memory has no I/O that does not wait, so that a ring hands
+// every request to a worker thread, which takes longer than the copy does.
+func (m *memory) ZeroCopy() error {
+	return fmt.Errorf("backing %s: its bytes are copied by the daemon, which cannot see the request's own pages", m.spec)
+}

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"fmt"
 	"strings"
 	"unsafe"
 
@@ -52,3 +53,7 @@ func (n *null) Prepare(_ *Request, sqe *uring.SQE) { sqe.Opcode = uring.OpNop }
 
 // Complete answers as Inline would have.
 func (n *null) Complete(r *Request, _ int32) bool { return n.Inline(r) }
+
+func (n *null) ZeroCopy() error {
+	return fmt.Errorf("backing %s: its zeroes are written by the daemon, which cannot see the request's own pages", n.spec)
+}

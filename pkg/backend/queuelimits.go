@@ -70,6 +70,7 @@ func queueLimits(d DevNo) (Limits, error) {
 		FUA:              q.number("fua") == 1,
 		Rotational:       q.number("rotational") == 1,
 		ReadOnly:         dev.number("ro") == 1,
+		StableWrites:     q.number("stable_writes") == 1,
 	}
 	page := uint32(os.Getpagesize())
 	if !isPowerOf2(l.LogicalBlock) || l.LogicalBlock < sector || l.LogicalBlock > page {
@@ -102,14 +103,15 @@ func discardLimits(dev, q *attrs, lb uint32) Discard {
 	return d
 }
 
-// isRotational says whether the file system's disk is, if that can be told.
-func isRotational(d DevNo) bool {
+// diskIs says two things of a file system's disk; false where they cannot be
+// told.
+func diskIs(d DevNo) (rotational, stableWrites bool) {
 	dir, err := sysDir(d)
 	if err != nil {
-		return false
+		return false, false
 	}
 	q := &attrs{dir: filepath.Join(diskDir(dir), "queue")}
-	return q.number("rotational") == 1
+	return q.number("rotational") == 1, q.number("stable_writes") == 1
 }
 
 // deviceReadOnly asks the open device itself.

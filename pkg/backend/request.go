@@ -20,6 +20,10 @@ type Request struct {
 	// Buf holds Length bytes of a read or write, outside the Go heap: the
 	// kernel uses the address after Prepare returned.
 	Buf unsafe.Pointer
+	// Fixed says that they are in buffer Slot of the ring's table instead, where
+	// this process cannot see them. Buf is nil then.
+	Fixed bool
+	Slot  uint16
 
 	// Result is, once answered, -errno, or Length for a read or write and 0 for
 	// the rest, whose length may not fit (the driver ignores it:
@@ -107,9 +111,15 @@ func (r *Request) finished(res int32) (done bool) {
 
 // prepareMove asks for the rest of a read or a write.
 func (r *Request) prepareMove(sqe *uring.SQE, fd int, start int64) {
-	sqe.Opcode = uring.OpRead
+	read, write := uring.OpRead, uring.OpWrite
+	if r.Fixed {
+		// The address is then an offset in the buffer: Buf is nil.
+		read, write = uring.OpReadFixed, uring.OpWriteFixed
+		sqe.BufIndex = r.Slot
+	}
+	sqe.Opcode = read
 	if r.Op == op.Write {
-		sqe.Opcode = uring.OpWrite
+		sqe.Opcode = write
 		if r.FUA {
 			sqe.OpFlags = unix.RWF_DSYNC
 		}

@@ -16,11 +16,13 @@ import (
 
 // Promise 2: 4096 requests in flight are each answered once, and are where they
 // belong.
-func TestPromise2AnsweredOnce(t *testing.T) {
+func TestPromise2AnsweredOnce(t *testing.T) { bothWays(t, answeredOnce) }
+
+func answeredOnce(t *testing.T, zero Choice) {
 	const n = MaxDepth
 	file := tempFile(t, n*block)
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth})
+	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth, ZeroCopy: zero})
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	answers := make([]int, n)
@@ -55,11 +57,13 @@ func TestPromise2AnsweredOnce(t *testing.T) {
 }
 
 // Promise 2: what is held at a stop is dispatched at once, and answered.
-func TestPromise2StopDispatchesWhatIsHeld(t *testing.T) {
+func TestPromise2StopDispatchesWhatIsHeld(t *testing.T) { bothWays(t, stopDispatchesWhatIsHeld) }
+
+func stopDispatchesWhatIsHeld(t *testing.T, zero Choice) {
 	const n = 2048
 	file := tempFile(t, n*block)
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth})
+	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth, ZeroCopy: zero})
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	defer k.close()
@@ -91,11 +95,13 @@ func TestPromise2StopDispatchesWhatIsHeld(t *testing.T) {
 }
 
 // Kill answers what is held with EIO, and nothing of it reaches the backing.
-func TestKillFailsWhatIsHeld(t *testing.T) {
+func TestKillFailsWhatIsHeld(t *testing.T) { bothWays(t, killFailsWhatIsHeld) }
+
+func killFailsWhatIsHeld(t *testing.T, zero Choice) {
 	const n = 256
 	file := tempFile(t, n*block)
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour)})
+	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), ZeroCopy: zero})
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	for i := range n {

@@ -33,8 +33,11 @@ func newBuffers(depth int, each uint32) (*buffers, error) {
 	return &buffers{mem: mem, each: size}, nil
 }
 
-// at returns the buffer of tag.
+// at returns the buffer of tag; nil with zero copy.
 func (b *buffers) at(tag uint16) unsafe.Pointer {
+	if b == nil {
+		return nil
+	}
 	return unsafe.Pointer(&b.mem[uintptr(tag)*b.each])
 }
 
@@ -46,4 +49,9 @@ func (b *buffers) giveBack() {
 	}
 }
 
-func (b *buffers) close() error { return unix.Munmap(b.mem) }
+func (b *buffers) close() error {
+	if b == nil {
+		return nil
+	}
+	return unix.Munmap(b.mem)
+}

@@ -23,6 +23,7 @@ type Device struct {
 	spec    Spec
 	id      int
 	back    backend.Backend
+	direct  bool // zero copy: no request has a buffer
 	char    *os.File
 	queues  []*queue
 	cells   *counters.Set
@@ -71,13 +72,17 @@ func (d *Device) Info() Info {
 		Depth:       d.spec.Depth,
 		Limits:      d.back.Limits(),
 		Created:     d.created,
-		BufferBytes: bufferBytes(d.spec, d.back.Limits()),
+		ZeroCopied:  d.direct,
+		BufferBytes: d.bufferBytes(),
 	}
 }
 
 // bufferBytes is the most that requests in flight can occupy.
-func bufferBytes(s Spec, l backend.Limits) int64 {
-	return int64(s.Queues) * int64(s.Depth) * int64(l.MaxIOBytes)
+func (d *Device) bufferBytes() int64 {
+	if d.direct {
+		return 0
+	}
+	return int64(d.spec.Queues) * int64(d.spec.Depth) * int64(d.back.Limits().MaxIOBytes)
 }
 
 // arm puts the device's delays in force.

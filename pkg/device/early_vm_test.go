@@ -1,7 +1,10 @@
 package device
 
 import (
+	"fmt"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,25 +22,27 @@ func TestPromise1NeverEarly(t *testing.T) {
 	}
 	for _, hold := range []Hold{HoldSubmit, HoldComplete} {
 		t.Run(hold.String(), func(t *testing.T) {
-			h := newHost(t)
-			d := start(t, h, Spec{Backing: tempFile(t, 64<<20), Delays: delays, Hold: hold, Queues: min(2, runtime.NumCPU())})
-			fd, err := unix.Open(d.Info().Path, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
-			must(t, err)
-			defer unix.Close(fd)
-			for _, o := range op.All() {
-				before := d.Counters().Snapshot().Ops[o].Done
-				for i := range 15 {
-					took := doOne(t, fd, o, int64(i)*1<<20)
-					if took < delays[o] {
-						t.Errorf("%v %d took %v, asked %v", o, i, took, delays[o])
+			bothWays(t, func(t *testing.T, zero Choice) {
+				h := newHost(t)
+				d := start(t, h, Spec{Backing: tempFile(t, 64<<20), Delays: delays, Hold: hold, Queues: min(2, runtime.NumCPU()), ZeroCopy: zero})
+				fd, err := unix.Open(d.Info().Path, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+				must(t, err)
+				defer unix.Close(fd)
+				for _, o := range op.All() {
+					before := d.Counters().Snapshot().Ops[o].Done
+					for i := range 15 {
+						took := doOne(t, fd, o, int64(i)*1<<20)
+						if took < delays[o] {
+							t.Errorf("%v %d took %v, asked %v", o, i, took, delays[o])
+						}
+					}
+					// A test of latencies proves nothing if the block layer
+					// answered by itself.
+					if n := d.Counters().Snapshot().Ops[o].Done - before; n < 15 {
+						t.Errorf("%d of 15 requests of %v reached the device", n, o)
 					}
 				}
-				// A test of latencies proves nothing if the block layer
-				// answered by itself.
-				if n := d.Counters().Snapshot().Ops[o].Done - before; n < 15 {
-					t.Errorf("%d of 15 requests of %v reached the device", n, o)
-				}
-			}
+			})
 		})
 	}
 }
@@ -78,10 +83,22 @@ func doOne(t *testing.T, fd int, o op.Op, offset int64) time.Duration {
 // it is answered, so that one that is early shows whatever else goes on.
 func TestPromise1NeverEarlyAtDepth(t *testing.T) {
 	const depth, rounds, delay = 64, 20, 3 * time.Millisecond
-	for _, hold := range []Hold{HoldSubmit, HoldComplete} {
-		t.Run(hold.String(), func(t *testing.T) {
+	for _, c := range []struct {
+		backing string
+		hold    Hold
+		zero    Choice
+	}{
+		{"mem:64M", HoldSubmit, Auto},
+		{"mem:64M", HoldComplete, Auto},
+		{tempFile(t, 64<<20), HoldSubmit, Auto},
+		{tempFile(t, 64<<20), HoldComplete, Auto},
+		{tempFile(t, 64<<20), HoldSubmit, Off},
+	} {
+		kind, _, _ := strings.Cut(filepath.Base(c.backing), ":")
+		t.Run(fmt.Sprintf("%s/%v/%v", kind, c.hold, c.zero), func(t *testing.T) {
 			h := newHost(t)
-			d := start(t, h, Spec{Backing: "mem:64M", Delays: scheduler.Constant(delay), Hold: hold, Queues: min(2, runtime.NumCPU())})
+			d := start(t, h, Spec{Backing: c.backing, Delays: scheduler.Constant(delay), Hold: c.hold,
+				Queues: min(2, runtime.NumCPU()), ZeroCopy: c.zero})
 			k := openDisk(t, d.Info().Path, depth)
 			defer k.close()
 			var sent [depth]time.Time

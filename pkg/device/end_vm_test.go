@@ -43,12 +43,14 @@ func TestStoppedBehindItsBack(t *testing.T) {
 
 // A backing that hangs is waited for within a limit and reported; when it goes
 // on, so does the stop.
-func TestStopOfABackingThatHangs(t *testing.T) {
+func TestStopOfABackingThatHangs(t *testing.T) { bothWays(t, stopOfABackingThatHangs) }
+
+func stopOfABackingThatHangs(t *testing.T, zero Choice) {
 	f := fixture.For(t)
 	null := f.NullBlk(fixture.MemoryBacked(64))
 	dm := f.DM(fmt.Sprintf("0 %d linear %s 0", 64<<20/512, null.Path))
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: dm.Path})
+	d := start(t, h, Spec{Backing: dm.Path, ZeroCopy: zero})
 	k := openDisk(t, d.Info().Path, 1)
 	command := func(args ...string) {
 		t.Helper()
@@ -118,13 +120,15 @@ func TestPromise8StartGivenUp(t *testing.T) {
 }
 
 // Errors of the backing are passed through as they are.
-func TestPromise2ErrorsArePassedThrough(t *testing.T) {
+func TestPromise2ErrorsArePassedThrough(t *testing.T) { bothWays(t, errorsArePassedThrough) }
+
+func errorsArePassedThrough(t *testing.T, zero Choice) {
 	f := fixture.For(t)
 	null := f.NullBlk(fixture.MemoryBacked(64))
 	// Two halves: one that works, one that does not.
 	dm := f.DM(fmt.Sprintf("0 65536 linear %s 0\n65536 65536 error", null.Path))
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: dm.Path, Delays: scheduler.Constant(time.Millisecond)})
+	d := start(t, h, Spec{Backing: dm.Path, Delays: scheduler.Constant(time.Millisecond), ZeroCopy: zero})
 	k := openDisk(t, d.Info().Path, 2)
 	defer k.close()
 	k.queue(0, true, 0)

@@ -21,14 +21,16 @@ func TestPromise9NoAllocation(t *testing.T) {
 		name    string
 		backing func() string
 		hold    Hold
+		zero    Choice
 	}{
-		{"memory", func() string { return "mem:16M" }, HoldSubmit},
-		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit},
-		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete},
+		{"memory", func() string { return "mem:16M" }, HoldSubmit, Auto},
+		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Auto},
+		{"file, copying", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Off},
+		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete, Auto},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const depth, n = 32, 8000
-			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold})
+			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold, ZeroCopy: c.zero})
 			k := openDisk(t, d.Info().Path, depth)
 			defer k.close()
 			left := 0

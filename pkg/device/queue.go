@@ -35,6 +35,7 @@ type request struct {
 	dispatched int64 // when it was handed to the backing
 	answer     bool  // hold = complete: held after the backing's answer, not before
 	timed      bool  // the turn of its arrival looked at the clock
+	pages      pages // with zero copy: what is to be done about them
 }
 
 // policy is what decides a request's delay. It is replaced as a whole.
@@ -66,7 +67,7 @@ type queue struct {
 	policy   *atomic.Pointer[policy]
 	ublk     *ublkdev.Queue
 	back     backend.Backend
-	mem      *buffers
+	mem      *buffers // nil: zero copy
 	mail     *mailbox
 	clock    scheduler.Clock
 	origin   int64 // CLOCK_MONOTONIC at the clock's 0
@@ -132,6 +133,8 @@ func (q *queue) reap() (more bool) {
 			q.fetched(tag, c.Res)
 		case kindBacking:
 			q.completed(tag, c.Res)
+		case kindPages:
+			q.pagesMoved(tag, c.Res)
 		case kindMail:
 			q.readMail(c.Res)
 		}
@@ -163,7 +166,10 @@ func (q *queue) fetched(tag uint16, res int32) {
 		Offset:  int64(d.StartSector) << 9,
 		Length:  d.Sectors << 9,
 		Buf:     q.mem.at(tag),
+		Fixed:   q.mem == nil,
+		Slot:    tag,
 	}
+	r.pages = pagesOf(d.Flags)
 	if q.busy++; q.busy == q.depth {
 		q.full = q.time()
 	}
@@ -182,7 +188,7 @@ func (q *queue) fetched(tag uint16, res int32) {
 // arrived gives a request its deadline, and holds or dispatches it.
 func (q *queue) arrived(tag uint16, r *request) {
 	q.cells.Arrived(r.io.Op, uint64(r.io.Length))
-	if r.io.Op == op.Read || r.io.Op == op.Write {
+	if q.mem != nil && (r.io.Op == op.Read || r.io.Op == op.Write) {
 		q.touched += int64(r.io.Length)
 	}
 	delay := q.law.delays[r.io.Op]
@@ -276,6 +282,10 @@ func (q *queue) dispatch(tag uint16, r *request) {
 
 // submit queues the next piece of a request's I/O.
 func (q *queue) submit(tag uint16, r *request) {
+	if r.pages == pagesMissing {
+		q.lend(tag)
+		return
+	}
 	sqe := q.ring.Next()
 	q.back.Prepare(&r.io, sqe)
 	if q.back.FD() >= 0 && sqe.FD == int32(q.back.FD()) {
@@ -290,6 +300,10 @@ func (q *queue) completed(tag uint16, res int32) {
 	r := &q.requests[tag]
 	if !q.back.Complete(&r.io, res) {
 		q.submit(tag, r)
+		return
+	}
+	if r.pages == pagesLent {
+		q.takeBack(tag)
 		return
 	}
 	q.answered(tag, r)
@@ -333,6 +347,9 @@ func (q *queue) commit(tag uint16, r *request) {
 func (q *queue) fetchFrom(sqe *uring.SQE, tag uint16) {
 	sqe.FD = slotChar
 	sqe.Flags |= uring.FlagFixedFile
+	if q.mem == nil {
+		sqe.Addr = q.place(tag)
+	}
 	sqe.UserData = join(kindFetch, tag)
 }
 
@@ -363,6 +380,7 @@ func (q *queue) fault(err error) {
 const (
 	kindFetch uint32 = iota + 1
 	kindBacking
+	kindPages
 	kindMail
 )
 

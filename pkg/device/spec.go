@@ -158,6 +158,7 @@ type Info struct {
 	Remarks []string
 
 	// BufferBytes is the most memory that requests in flight can occupy:
-	// queues × depth × the largest request. Pages are taken on first use.
+	// queues × depth × the largest request, or nothing with ZeroCopied. Pages are
+	// taken on first use.
 	BufferBytes int64
 }

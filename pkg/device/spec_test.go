@@ -35,6 +35,7 @@ func TestPromise8SpecsThatAreRefused(t *testing.T) {
 		"hold 2":         {Name: "a", Hold: 2},
 		"compensate -2":  {Name: "a", Compensate: -2},
 		"zero copy 3":    {Name: "a", ZeroCopy: 3},
+		"and poll":       {Name: "a", ZeroCopy: On, Poll: true},
 		"realtime 100":   {Name: "a", Realtime: 100},
 		"25h":            {Name: "a", Delays: scheduler.Constant(25 * time.Hour)},
 		"-1ns":           {Name: "a", Delays: scheduler.Constant(-1)},

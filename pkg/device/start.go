@@ -44,6 +44,9 @@ func (s Spec) complete() (Spec, error) {
 		return s, fmt.Errorf("compensate %v: want 0 or more", s.Compensate)
 	case s.ZeroCopy > Off:
 		return s, fmt.Errorf("zero copy %d: want auto, on or off", s.ZeroCopy)
+	case s.ZeroCopy == On && s.Poll:
+		return s, errors.New("zero copy on and poll: a request's pages are in the ring that fetched it, " +
+			"polled I/O is in another: choose one")
 	case s.Realtime < 0 || s.Realtime > 99:
 		return s, fmt.Errorf("realtime %d: want 1 to 99, or 0 for none", s.Realtime)
 	}
@@ -102,6 +105,9 @@ func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error
 		done:    make(chan struct{}),
 	}
 	d.policy.Store(undelayed)
+	if d.direct, err = d.zeroCopies(); err != nil {
+		return nil, errors.Join(err, back.Close())
+	}
 	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
@@ -130,7 +136,7 @@ func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error
 // admit refuses what would take too much memory.
 func (d *Device) admit() error {
 	each := d.back.Limits().MaxIOBytes
-	if n, limit := bufferBytes(d.spec, d.back.Limits()), d.host.opts.MaxBufferBytes; n > limit {
+	if n, limit := d.bufferBytes(), d.host.opts.MaxBufferBytes; n > limit {
 		return fmt.Errorf("%d queues × depth %d × %s a request can occupy %s, over the limit of %s: lower --queues or --depth",
 			d.spec.Queues, d.spec.Depth, size.Format(int64(each)), size.Format(n), size.Format(limit))
 	}
@@ -140,10 +146,14 @@ func (d *Device) admit() error {
 // flags are the features that a device is made with, as far as the kernel has
 // them.
 func (d *Device) flags() ublkdev.Features {
-	return d.host.features & (ublkdev.FeatureCmdIoctlEncode |
+	f := d.host.features & (ublkdev.FeatureCmdIoctlEncode |
 		// The partitions are read by a child instead, before the delays are
 		// armed.
 		ublkdev.FeatureNoAutoPartScan)
+	if d.direct {
+		f |= zeroCopyFeatures
+	}
+	return f
 }
 
 // announce brings a ublk device that was added into service.
@@ -238,9 +248,11 @@ func (d *Device) newQueue(ctx context.Context, id int) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	mem, err := newBuffers(d.spec.Depth, d.back.Limits().MaxIOBytes)
-	if err != nil {
-		return nil, errors.Join(err, ublk.Close())
+	var mem *buffers
+	if !d.direct {
+		if mem, err = newBuffers(d.spec.Depth, d.back.Limits().MaxIOBytes); err != nil {
+			return nil, errors.Join(err, ublk.Close())
+		}
 	}
 	mail, err := newMailbox()
 	if err != nil {

@@ -63,6 +63,11 @@ func (q *queue) open() error {
 	if err := ring.RegisterFiles(files[:]); err != nil {
 		return fmt.Errorf("queue %d: register files: %w", q.id, err)
 	}
+	if q.mem == nil {
+		if err := ring.RegisterBuffersSparse(q.depth); err != nil {
+			return fmt.Errorf("queue %d: %w", q.id, err)
+		}
+	}
 	q.requests = make([]request, q.depth)
 	q.heap = scheduler.NewHeap(q.depth)
 	q.wait.waiter = scheduler.NewWaiter()

@@ -77,9 +77,10 @@ func (q *Queue) Desc(tag uint16) IODesc {
 // Fetch makes sqe the first command of tag: it completes when the driver has a
 // request, whose data (of a write) then are at buf, an address outside the Go
 // heap with room for Info.MaxIOBytes. buf is 0 for a device with
-// [FeatureUserCopy], [FeatureSupportZeroCopy] or [FeatureAutoBufReg]. The caller
-// sets UserData, and FIXED_FILE with its slot if the file is registered. All
-// commands of a tag come from the thread that fetched it first.
+// [FeatureUserCopy], [FeatureSupportZeroCopy] or [FeatureAutoBufReg]; with the
+// last, the caller sets the SQE's Addr to an [AutoBuf]. The caller sets UserData,
+// and FIXED_FILE with its slot if the file is registered. All commands of a tag
+// come from the thread that fetched it first.
 func (q *Queue) Fetch(sqe *uring.SQE, tag uint16, buf uintptr) {
 	q.prepare(sqe, cmdFetch, tag, 0, buf)
 }
@@ -89,6 +90,20 @@ func (q *Queue) Fetch(sqe *uring.SQE, tag uint16, buf uintptr) {
 // that many bytes are taken from buf.
 func (q *Queue) CommitAndFetch(sqe *uring.SQE, tag uint16, result int32, buf uintptr) {
 	q.prepare(sqe, cmdCommitAndFetch, tag, result, buf)
+}
+
+// RegisterBuf makes sqe put the pages of tag's request into a slot of the buffer
+// table of the ring that sqe is of, for a device with [FeatureSupportZeroCopy].
+// It completes with 0 or a negative errno. The request ends only after both its
+// commit and UnregisterBuf.
+func (q *Queue) RegisterBuf(sqe *uring.SQE, tag, slot uint16) {
+	q.prepare(sqe, cmdRegisterBuf, tag, 0, uintptr(slot))
+}
+
+// UnregisterBuf makes sqe empty that slot again. I/O on it that is under way is
+// not disturbed.
+func (q *Queue) UnregisterBuf(sqe *uring.SQE, tag, slot uint16) {
+	q.prepare(sqe, cmdUnregisterBuf, tag, 0, uintptr(slot))
 }
 
 func (q *Queue) prepare(sqe *uring.SQE, code uint32, tag uint16, result int32, buf uintptr) {

@@ -186,6 +186,8 @@ const (
 
 	cmdFetch          = ioWR | 0x20
 	cmdCommitAndFetch = ioWR | 0x21
+	cmdRegisterBuf    = ioWR | 0x23
+	cmdUnregisterBuf  = ioWR | 0x24
 )
 
 // What the completion of a data command says, UBLK_IO_RES_*.

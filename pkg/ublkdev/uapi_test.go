@@ -127,6 +127,8 @@ func TestCommandNumbers(t *testing.T) {
 		{"UBLK_U_CMD_TRY_STOP_DEV", cmdTryStopDev, 0xc0207517},
 		{"UBLK_U_IO_FETCH_REQ", cmdFetch, 0xc0107520},
 		{"UBLK_U_IO_COMMIT_AND_FETCH_REQ", cmdCommitAndFetch, 0xc0107521},
+		{"UBLK_U_IO_REGISTER_IO_BUF", cmdRegisterBuf, 0xc0107523},
+		{"UBLK_U_IO_UNREGISTER_IO_BUF", cmdUnregisterBuf, 0xc0107524},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s = %#x, want %#x", tt.name, tt.got, tt.want)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/delayd/delayd/pkg/ublkdev"
 	"github.com/delayd/delayd/test/fixture"
 )
 
@@ -229,6 +230,38 @@ func newBacking(t testing.TB, kind string, size int64) backing {
 		t.Fatalf("no such kind of backing: %q", kind)
 	}
 	return b
+}
+
+// wayOf names what copyFlags make of a device.
+func wayOf(copying bool) string {
+	if copying {
+		return "copying"
+	}
+	return "auto"
+}
+
+// checkWay checks that the device copies if it was told to, or if its backing or
+// the kernel leaves no choice, and else does without and has no buffers.
+func checkWay(t testing.TB, d *daemon, name string, b backing, copying bool) {
+	t.Helper()
+	dev := d.show(name)
+	if want := !copying && b.kind != "mem" && kernelZeroCopies(t); dev.ZeroCopied != want {
+		t.Fatalf("a device on %s, zero copy %s: zero copied %v, want %v", b.kind, dev.ZeroCopy, dev.ZeroCopied, want)
+	}
+	if (dev.BufferBytes == 0) != dev.ZeroCopied {
+		t.Errorf("zero copied %v, but its buffers can come to %d bytes", dev.ZeroCopied, dev.BufferBytes)
+	}
+}
+
+// kernelZeroCopies asks the driver.
+func kernelZeroCopies(t testing.TB) bool {
+	t.Helper()
+	c, err := ublkdev.Open()
+	must(t, err)
+	defer c.Close()
+	features, err := c.Features(t.Context())
+	must(t, err)
+	return features.Has(ublkdev.FeatureSupportZeroCopy | ublkdev.FeatureAutoBufReg)
 }
 
 // newFile makes a sparse file.

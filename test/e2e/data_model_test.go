@@ -26,21 +26,25 @@ func TestDataModel(t *testing.T) {
 		queues  int
 		hold    string
 		offset  int64 // of the part that the device shows; as much is left over behind it
+		copying bool  // also where the kernel and the backing can do without
 	}
 	ways := []way{
-		{"block", 500 * time.Microsecond, 2, "complete", mib},
-		{"file", 200 * time.Microsecond, 2, "submit", mib},
-		{"tmpfs", 0, 1, "submit", 0},
-		{"mem", 200 * time.Microsecond, 2, "complete", mib},
+		{"block", 500 * time.Microsecond, 2, "complete", mib, false},
+		{"block", 0, 2, "submit", mib / 2, true},
+		{"file", 200 * time.Microsecond, 2, "submit", mib, false},
+		{"file", 200 * time.Microsecond, 1, "complete", 512, true},
+		{"tmpfs", 0, 1, "submit", 512, false},
+		{"tmpfs", 0, 1, "submit", 0, true},
+		{"mem", 200 * time.Microsecond, 2, "complete", mib, false},
 	}
 	size, rounds := int64(4*mib), 100
 	if !testing.Short() {
 		size, rounds = 16*mib, 300
-		ways = append(ways, way{"block", 0, 1, "submit", 0}, way{"file", 0, 1, "complete", 0}, way{"mem", 0, 1, "submit", 0})
+		ways = append(ways, way{"block", 0, 1, "submit", 512, false}, way{"file", 0, 1, "complete", 512, false}, way{"mem", 0, 1, "submit", 0, false})
 	}
 	d := startDaemon(t)
 	for _, c := range ways {
-		t.Run(fmt.Sprintf("%s/%v/%s/at-%d", c.backing, c.delay, c.hold, c.offset), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v/%s/at-%d/%s", c.backing, c.delay, c.hold, c.offset, wayOf(c.copying)), func(t *testing.T) {
 			if c.queues > runtime.NumCPU() {
 				t.Skipf("a device has no more queues than there are CPUs: %d", runtime.NumCPU())
 			}
@@ -51,8 +55,9 @@ func TestDataModel(t *testing.T) {
 				fillImage(t, b.spec, before)
 			}
 			name := shortName(t)
-			path := d.add(name, "--backing", b.spec, "--delay", c.delay.String(), "--hold", c.hold,
-				"--queues", strconv.Itoa(c.queues), "--offset", strconv.FormatInt(c.offset, 10), "--size", strconv.FormatInt(size, 10))
+			path := d.add(name, append(copyFlags(c.copying), "--backing", b.spec, "--delay", c.delay.String(), "--hold", c.hold,
+				"--queues", strconv.Itoa(c.queues), "--offset", strconv.FormatInt(c.offset, 10), "--size", strconv.FormatInt(size, 10))...)
+			checkWay(t, d, name, b, c.copying)
 
 			seed := modelSeed(t)
 			k := openDisk(t, path, unix.O_RDWR)

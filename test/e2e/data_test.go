@@ -25,18 +25,28 @@ type dataCase struct {
 	delay   time.Duration
 	queues  int
 	engine  string
+	copying bool // also where the kernel and the backing can do without
+}
+
+// copyFlags are what a device is added with to have its data copied, or not.
+func copyFlags(copying bool) []string {
+	if copying {
+		return []string{"--zero-copy", "off"}
+	}
+	return nil
 }
 
 func dataCases(short bool) (cases []dataCase) {
 	const us, ms = time.Microsecond, time.Millisecond
 	if short {
 		return []dataCase{
-			{"block", 0, 1, "io_uring"},
-			{"block", 3 * ms, 2, "libaio"},
-			{"file", 200 * us, 2, "io_uring"},
-			{"file", 0, 1, "libaio"},
-			{"mem", 3 * ms, 1, "io_uring"},
-			{"mem", 200 * us, 2, "libaio"},
+			{"block", 0, 1, "io_uring", false},
+			{"block", 3 * ms, 2, "libaio", false},
+			{"block", 200 * us, 1, "io_uring", true},
+			{"file", 200 * us, 2, "io_uring", false},
+			{"file", 0, 1, "libaio", true},
+			{"mem", 3 * ms, 1, "io_uring", false},
+			{"mem", 200 * us, 2, "libaio", false},
 		}
 	}
 	for _, backing := range []string{"block", "file", "mem"} {
@@ -44,7 +54,10 @@ func dataCases(short bool) (cases []dataCase) {
 			for queues := 1; queues <= 2; queues++ {
 				// Each engine meets each backing, delay and number of queues.
 				engine := [2]string{"io_uring", "libaio"}[(i+queues)%2]
-				cases = append(cases, dataCase{backing, delay, queues, engine})
+				cases = append(cases, dataCase{backing, delay, queues, engine, false})
+				if backing != "mem" && i == queues {
+					cases = append(cases, dataCase{backing, delay, queues, engine, true})
+				}
 			}
 		}
 	}
@@ -60,14 +73,16 @@ func TestDataWithFio(t *testing.T) {
 	}
 	d := startDaemon(t)
 	for i, c := range dataCases(testing.Short()) {
-		t.Run(fmt.Sprintf("%s/%v/%d-queues", c.backing, c.delay, c.queues), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s/%v/%d-queues/%s", c.backing, c.delay, c.queues, wayOf(c.copying)), func(t *testing.T) {
 			if c.queues > runtime.NumCPU() {
 				t.Skipf("a device has no more queues than there are CPUs: %d", runtime.NumCPU())
 			}
 			d := d.with(t)
 			b := newBacking(t, c.backing, size)
 			name := shortName(t)
-			path := d.add(name, "--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))
+			path := d.add(name, append(copyFlags(c.copying),
+				"--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))...)
+			checkWay(t, d, name, b, c.copying)
 			if got, err := fixture.Size(path); got != size {
 				t.Fatalf("the device has %d bytes (%v), its backing %d", got, err, size)
 			}
@@ -110,15 +125,19 @@ func TestDataAfterAPause(t *testing.T) {
 		rounds = 1
 	}
 	d := startDaemon(t)
-	for _, c := range []struct{ kind, hold string }{
-		{"mem", "submit"}, {"mem", "complete"}, {"block", "submit"}, {"block", "complete"}, {"file", "complete"},
+	for _, c := range []struct {
+		kind, hold string
+		copying    bool
+	}{
+		{"mem", "submit", false}, {"mem", "complete", false}, {"block", "submit", false}, {"block", "submit", true},
+		{"block", "complete", true}, {"file", "complete", false}, {"file", "complete", true},
 	} {
-		t.Run(c.kind+"/"+c.hold, func(t *testing.T) {
+		t.Run(c.kind+"/"+c.hold+"/"+wayOf(c.copying), func(t *testing.T) {
 			d := d.with(t)
 			b := newBacking(t, c.kind, size)
 			name := shortName(t)
 			// Longer than a queue takes to call itself quiet.
-			path := d.add(name, "--backing", b.spec, "--delay", "15ms", "--hold", c.hold)
+			path := d.add(name, append(copyFlags(c.copying), "--backing", b.spec, "--delay", "15ms", "--hold", c.hold)...)
 			k := openDisk(t, path, unix.O_RDWR)
 			want, got := alignedMemory(t, mib), alignedMemory(t, mib)
 			for round := range rounds {
