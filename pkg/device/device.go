@@ -20,15 +20,17 @@ import (
 // goroutine.
 type Device struct {
 	// Written once, before the device is announced.
-	host    *Host
-	spec    Spec
-	id      int
-	back    backend.Backend
-	char    *os.File
-	queues  []*queue
-	cells   *counters.Set
-	created time.Time
-	log     *slog.Logger
+	host   *Host
+	spec   Spec
+	id     int
+	back   backend.Backend
+	char   *os.File
+	queues []*queue
+	cells  *counters.Set
+
+	unpolled *unpolled // nil: polling is not asked for
+	created  time.Time
+	log      *slog.Logger
 
 	policy atomic.Pointer[policy] // what the queues' threads go by
 	state  atomic.Uint32          // State
@@ -64,7 +66,7 @@ func (d *Device) Err() error {
 
 // Info describes the device at this moment.
 func (d *Device) Info() Info {
-	return Info{
+	info := Info{
 		ID:          d.id,
 		Path:        ublkdev.BlockPath(d.id),
 		State:       State(d.state.Load()),
@@ -74,6 +76,11 @@ func (d *Device) Info() Info {
 		Created:     d.created,
 		BufferBytes: bufferBytes(d.spec, d.back.Limits()),
 	}
+	remark := ""
+	if info.Polled, remark = d.polled(); remark != "" {
+		info.Remarks = append(info.Remarks, remark)
+	}
+	return info
 }
 
 // bufferBytes is the most that requests in flight can occupy.

@@ -44,6 +44,8 @@ func (s Spec) complete() (Spec, error) {
 		return s, fmt.Errorf("compensate %v: want 0 or more", s.Compensate)
 	case s.ZeroCopy > Off:
 		return s, fmt.Errorf("zero copy %d: want auto, on or off", s.ZeroCopy)
+	case s.ZeroCopy == On && s.Poll:
+		return s, errors.New("zero copy and a polled backing exclude each other: leave one of them out")
 	case s.Realtime < 0 || s.Realtime > 99:
 		return s, fmt.Errorf("realtime %d: want 1 to 99, or 0 for none", s.Realtime)
 	}
@@ -73,6 +75,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	if err := d.announce(ctx); err != nil {
 		return nil, errors.Join(err, d.undo(ctx))
 	}
+	go d.watchPolling()
 	d.log.Info("delaying", "path", ublkdev.BlockPath(d.id), "backing", spec.Backing, "delays", spec.Delays.String())
 	return d, nil
 }
@@ -102,6 +105,7 @@ func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error
 		done:    make(chan struct{}),
 	}
 	d.policy.Store(undelayed)
+	d.wantsPoll()
 	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
@@ -255,6 +259,8 @@ func (d *Device) newQueue(id int) (*queue, error) {
 		budget: d.host.budget,
 		cells:  d.cells.Queue(id),
 		over:   make(chan struct{}),
+
+		unpolled: d.unpolled,
 	}, nil
 }
 
