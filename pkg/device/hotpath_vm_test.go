@@ -21,14 +21,16 @@ func TestPromise9NoAllocation(t *testing.T) {
 		name    string
 		backing func() string
 		hold    Hold
+		poll    bool
 	}{
-		{"memory", func() string { return "mem:16M" }, HoldSubmit},
-		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit},
-		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete},
+		{"memory", func() string { return "mem:16M" }, HoldSubmit, false},
+		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit, false},
+		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete, false},
+		{"polled", func() string { return fixture.For(t).Filled(fixture.Polled(16)).Path }, HoldSubmit, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const depth, n = 32, 8000
-			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold})
+			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold, Poll: c.poll})
 			k := openDisk(t, d.Info().Path, depth)
 			defer k.close()
 			left := 0
