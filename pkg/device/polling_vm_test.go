@@ -34,24 +34,22 @@ func TestPromise4PolledIdleCostsNothing(t *testing.T) {
 	wasPolled(t, d, true)
 }
 
-// slowDisk is a polled disk that lets 1 MB/s through: the rest waits for a timer
-// of the driver, and is polled for meanwhile.
+// slowDisk is a polled disk of slowBlocks blocks that lets 1 MiB/s through: what
+// is too much waits for a timer of the driver, and is polled for meanwhile. It
+// takes one block at a time, for a request of more than the timer allows at once
+// would wait for ever.
 func slowDisk(t *testing.T) *fixture.NullBlk {
 	t.Helper()
-	n := fixture.For(t).Filled(fixture.Polled(16))
-	must(t, n.Set("power", 0))
-	must(t, n.Set("mbps", 1))
-	must(t, n.Set("power", 1))
-	_, err := fixture.WaitDisk(n.Name, 0)
-	must(t, err)
-	return n
+	return fixture.For(t).Filled(fixture.Polled(1).With("mbps", 1).With("max_sectors", block/512))
 }
+
+const slowBlocks = 1 << 20 / block
 
 // Promise 3: while polled requests are long in coming, those of another kind
 // are fetched, held, and dispatched at their time; and so are orders.
 func TestPromise3PollingStarvesNobody(t *testing.T) {
 	h := newHost(t)
-	const n, delay = 512, 5 * time.Millisecond
+	const n, delay = slowBlocks, 5 * time.Millisecond
 	d := start(t, h, Spec{Backing: slowDisk(t).Path, Poll: true, Delays: scheduler.Delays{op.Write: 20 * time.Second}})
 	quiet := start(t, h, Spec{Name: "quiet", Backing: "mem:16M", Delays: scheduler.Constant(delay)})
 	noMerges(t, d)
@@ -66,7 +64,7 @@ func TestPromise3PollingStarvesNobody(t *testing.T) {
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("%d writes were held after %v", n/2, took)
 	}
-	l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 40})
+	l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 20})
 	must(t, err)
 	t.Logf("beside a polled backing: median %v, longest %v of a delay of %v", l.Median(), l.Max(), delay)
 	if l.Min() < delay || l.Max() > 500*time.Millisecond {
@@ -87,7 +85,7 @@ func TestPromise3PollingStarvesNobody(t *testing.T) {
 // dispatches those that are held.
 func TestPromise2StopWhilePolling(t *testing.T) {
 	h := newHost(t)
-	const n = 256
+	const n = slowBlocks
 	d := start(t, h, Spec{Backing: slowDisk(t).Path, Poll: true, Delays: scheduler.Delays{op.Write: time.Hour}})
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
