@@ -16,13 +16,15 @@ import (
 
 // Promise 2: 4096 requests in flight are each answered once, and are where they
 // belong.
-func TestPromise2AnsweredOnce(t *testing.T) { bothWays(t, answeredOnce) }
+func TestPromise2AnsweredOnce(t *testing.T) {
+	inEveryMode(t, MaxDepth*block, checkPromise2AnsweredOnce)
+}
 
-func answeredOnce(t *testing.T, zero Choice) {
+func checkPromise2AnsweredOnce(t *testing.T, spec Spec) {
 	const n = MaxDepth
-	file := tempFile(t, n*block)
+	spec.Delays, spec.Depth = scheduler.Constant(time.Hour), MaxDepth
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth, ZeroCopy: zero})
+	d := start(t, h, spec)
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	answers := make([]int, n)
@@ -53,17 +55,19 @@ func answeredOnce(t *testing.T, zero Choice) {
 		t.Errorf("counted %d arrived, %d done, %d held, %d in flight", s.Arrived, s.Done, s.Held, s.InFlight)
 	}
 	must(t, d.Stop(limit(t)))
-	checkStamps(t, file, n)
+	checkStamps(t, spec.Backing, n)
 }
 
 // Promise 2: what is held at a stop is dispatched at once, and answered.
-func TestPromise2StopDispatchesWhatIsHeld(t *testing.T) { bothWays(t, stopDispatchesWhatIsHeld) }
+func TestPromise2StopDispatchesWhatIsHeld(t *testing.T) {
+	inEveryMode(t, 2048*block, checkPromise2StopDispatchesWhatIsHeld)
+}
 
-func stopDispatchesWhatIsHeld(t *testing.T, zero Choice) {
+func checkPromise2StopDispatchesWhatIsHeld(t *testing.T, spec Spec) {
 	const n = 2048
-	file := tempFile(t, n*block)
+	spec.Delays, spec.Depth = scheduler.Constant(time.Hour), MaxDepth
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), Depth: MaxDepth, ZeroCopy: zero})
+	d := start(t, h, spec)
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	defer k.close()
@@ -91,17 +95,17 @@ func stopDispatchesWhatIsHeld(t *testing.T, zero Choice) {
 	unix.Close(k.fd)
 	k.fd, _ = unix.Open("/dev/null", unix.O_RDONLY, 0)
 	stopped.Wait()
-	checkStamps(t, file, n)
+	checkStamps(t, spec.Backing, n)
 }
 
 // Kill answers what is held with EIO, and nothing of it reaches the backing.
-func TestKillFailsWhatIsHeld(t *testing.T) { bothWays(t, killFailsWhatIsHeld) }
+func TestKillFailsWhatIsHeld(t *testing.T) { inEveryMode(t, 256*block, checkKillFailsWhatIsHeld) }
 
-func killFailsWhatIsHeld(t *testing.T, zero Choice) {
+func checkKillFailsWhatIsHeld(t *testing.T, spec Spec) {
 	const n = 256
-	file := tempFile(t, n*block)
+	spec.Delays = scheduler.Constant(time.Hour)
 	h := newHost(t)
-	d := start(t, h, Spec{Backing: file, Delays: scheduler.Constant(time.Hour), ZeroCopy: zero})
+	d := start(t, h, spec)
 	noMerges(t, d)
 	k := openDisk(t, d.Info().Path, n)
 	for i := range n {
@@ -123,7 +127,7 @@ func killFailsWhatIsHeld(t *testing.T, zero Choice) {
 	}))
 	k.close()
 	killed.Wait()
-	data, err := os.ReadFile(file)
+	data, err := os.ReadFile(spec.Backing)
 	must(t, err)
 	if !bytes.Equal(data, make([]byte, len(data))) {
 		t.Error("a request that was answered with EIO has reached the backing")

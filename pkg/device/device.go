@@ -30,6 +30,8 @@ type Device struct {
 	created time.Time
 	log     *slog.Logger
 
+	unpolled *unpolled // nil: polling is not asked for
+
 	policy atomic.Pointer[policy] // what the queues' threads go by
 	state  atomic.Uint32          // State
 
@@ -64,7 +66,7 @@ func (d *Device) Err() error {
 
 // Info describes the device at this moment.
 func (d *Device) Info() Info {
-	return Info{
+	info := Info{
 		ID:          d.id,
 		Path:        ublkdev.BlockPath(d.id),
 		State:       State(d.state.Load()),
@@ -75,6 +77,11 @@ func (d *Device) Info() Info {
 		ZeroCopied:  d.direct,
 		BufferBytes: d.bufferBytes(),
 	}
+	remark := ""
+	if info.Polled, remark = d.polled(); remark != "" {
+		info.Remarks = append(info.Remarks, remark)
+	}
+	return info
 }
 
 // bufferBytes is the most that requests in flight can occupy.

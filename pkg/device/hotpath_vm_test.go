@@ -22,15 +22,18 @@ func TestPromise9NoAllocation(t *testing.T) {
 		backing func() string
 		hold    Hold
 		zero    Choice
+		poll    bool
 	}{
-		{"memory", func() string { return "mem:16M" }, HoldSubmit, Auto},
-		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Auto},
-		{"file, copying", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Off},
-		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete, Auto},
+		{"memory", func() string { return "mem:16M" }, HoldSubmit, Auto, false},
+		{"file", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Auto, false},
+		{"file, copying", func() string { return tempFile(t, 16<<20) }, HoldSubmit, Off, false},
+		{"complete", func() string { return tempFile(t, 16<<20) }, HoldComplete, Auto, false},
+		{"polled", func() string { return fixture.For(t).Filled(fixture.Polled(16)).Path }, HoldSubmit, Auto, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const depth, n = 32, 8000
-			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold, ZeroCopy: c.zero})
+			d := start(t, h, Spec{Backing: c.backing(), Delays: scheduler.Constant(200 * time.Microsecond), Hold: c.hold,
+				ZeroCopy: c.zero, Poll: c.poll})
 			k := openDisk(t, d.Info().Path, depth)
 			defer k.close()
 			left := 0

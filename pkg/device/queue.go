@@ -77,9 +77,12 @@ type queue struct {
 	cells    *counters.Queue
 	over     chan struct{} // closed when the loop has ended
 
+	unpolled *unpolled // nil: polling is not asked for
+
 	// Queue thread only.
 	tid      int // of the thread; readable when it has started
 	ring     *uring.Ring
+	polled   polling
 	requests []request // by tag
 	heap     *scheduler.Heap
 	wait     waiting
@@ -143,7 +146,11 @@ func (q *queue) reap() (more bool) {
 		q.wait.quiet = 0
 		q.cells.Batch(n)
 	}
-	return n == len(q.done)
+	more = n == len(q.done)
+	if q.polled.flying > 0 {
+		more = q.reapPolled() || more
+	}
+	return more
 }
 
 // fetched takes a request from the driver, or learns that the driver wants its
@@ -282,11 +289,19 @@ func (q *queue) dispatch(tag uint16, r *request) {
 
 // submit queues the next piece of a request's I/O.
 func (q *queue) submit(tag uint16, r *request) {
-	if r.pages == pagesMissing {
+	switch {
+	case r.pages == pagesMissing:
 		q.lend(tag)
-		return
+	case q.polls(r):
+		q.submitPolled(tag, r)
+	default:
+		q.submitMain(tag, r)
 	}
-	sqe := q.ring.Next()
+}
+
+func (q *queue) submitMain(tag uint16, r *request) { q.prepare(q.ring.Next(), tag, r) }
+
+func (q *queue) prepare(sqe *uring.SQE, tag uint16, r *request) {
 	q.back.Prepare(&r.io, sqe)
 	if q.back.FD() >= 0 && sqe.FD == int32(q.back.FD()) {
 		sqe.FD = slotBacking

@@ -37,6 +37,9 @@ type waiting struct {
 // rest ends a turn: it submits what the turn has queued, and waits for the next
 // completion or the next deadline, whichever is first.
 func (q *queue) rest(more bool) error {
+	if q.polled.flying > 0 {
+		return q.restPolling(more)
+	}
 	if more {
 		return q.ring.Submit()
 	}

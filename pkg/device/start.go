@@ -76,6 +76,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	if err := d.announce(ctx); err != nil {
 		return nil, errors.Join(err, d.undo(ctx))
 	}
+	go d.watchPolling()
 	d.log.Info("delaying", "path", ublkdev.BlockPath(d.id), "backing", spec.Backing, "delays", spec.Delays.String())
 	return d, nil
 }
@@ -108,6 +109,7 @@ func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error
 	if d.direct, err = d.zeroCopies(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
+	d.wantsPoll()
 	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
@@ -274,6 +276,7 @@ func (d *Device) newQueue(ctx context.Context, id int) (*queue, error) {
 		clocked:  clocked{dear: d.host.isDear()},
 		cells:    d.cells.Queue(id),
 		over:     make(chan struct{}),
+		unpolled: d.unpolled,
 	}, nil
 }
 

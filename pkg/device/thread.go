@@ -68,6 +68,9 @@ func (q *queue) open() error {
 			return fmt.Errorf("queue %d: %w", q.id, err)
 		}
 	}
+	if err := q.openPolled(files[:]); err != nil {
+		return err
+	}
 	q.requests = make([]request, q.depth)
 	q.heap = scheduler.NewHeap(q.depth)
 	q.wait.waiter = scheduler.NewWaiter()
@@ -88,12 +91,12 @@ func (q *queue) open() error {
 	return nil
 }
 
-// close frees the ring. Its mailbox read is cancelled with it.
+// close frees the rings. The mailbox read is cancelled with its ring.
 func (q *queue) close() error {
 	if q.ring == nil {
 		return nil
 	}
-	return q.ring.Close()
+	return errors.Join(q.closePolled(), q.ring.Close())
 }
 
 // prepareThread sets what a thread that serves a block device needs. None of it

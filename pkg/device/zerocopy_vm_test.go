@@ -140,8 +140,12 @@ func TestZeroCopyPagesLent(t *testing.T) {
 			}
 		})
 	}
-	t.Run("kill", func(t *testing.T) { killFailsWhatIsHeld(t, On) })
-	t.Run("stop", func(t *testing.T) { stopDispatchesWhatIsHeld(t, On) })
+	t.Run("kill", func(t *testing.T) {
+		checkKillFailsWhatIsHeld(t, Spec{Backing: tempFile(t, 256*block), ZeroCopy: On})
+	})
+	t.Run("stop", func(t *testing.T) {
+		checkPromise2StopDispatchesWhatIsHeld(t, Spec{Backing: tempFile(t, 2048*block), ZeroCopy: On})
+	})
 }
 
 // needZeroCopy is newHost for a test of what needs the kernel's zero copy.

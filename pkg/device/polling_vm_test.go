@@ -1,0 +1,160 @@
+package device
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/delayd/delayd/pkg/op"
+	"github.com/delayd/delayd/pkg/scheduler"
+	"github.com/delayd/delayd/test/fixture"
+)
+
+// Promise 4: a polled backing is polled only while it has requests.
+func TestPromise4PolledIdleCostsNothing(t *testing.T) {
+	h := newHost(t)
+	disk := fixture.For(t).Filled(fixture.Polled(16))
+	d := start(t, h, Spec{Backing: disk.Path, Poll: true, Delays: scheduler.Constant(time.Millisecond), Queues: min(2, runtime.NumCPU())})
+	_, err := fixture.Measure(d.Info().Path, fixture.Load{Op: op.Read, Count: 20})
+	must(t, err)
+	time.Sleep(500 * time.Millisecond) // the last of its short waits
+	before, loop := switches(t, d), d.Counters().Snapshot().Loop
+	time.Sleep(5 * time.Second)
+	if after := switches(t, d); after != before {
+		t.Errorf("the threads of an idle device were switched %d times in 5 s", after-before)
+	}
+	if after := d.Counters().Snapshot().Loop; after != loop {
+		t.Errorf("the loops of an idle device went on: %+v, and then %+v", loop, after)
+	}
+	wasPolled(t, d, true)
+}
+
+// slowDisk is a polled disk of slowBlocks blocks that lets 1 MiB/s through: what
+// is too much waits for a timer of the driver, and is polled for meanwhile. It
+// takes one block at a time, for a request of more than the timer allows at once
+// would wait for ever.
+func slowDisk(t *testing.T) *fixture.NullBlk {
+	t.Helper()
+	return fixture.For(t).Filled(fixture.Polled(1).With("mbps", 1).With("max_sectors", block/512))
+}
+
+const slowBlocks = 1 << 20 / block
+
+// Promise 3: while polled requests are long in coming, those of another kind
+// are fetched, held, and dispatched at their time; and so are orders.
+func TestPromise3PollingStarvesNobody(t *testing.T) {
+	h := newHost(t)
+	const n, delay = slowBlocks, 5 * time.Millisecond
+	d := start(t, h, Spec{Backing: slowDisk(t).Path, Poll: true, Delays: scheduler.Delays{op.Write: 20 * time.Second}})
+	quiet := start(t, h, Spec{Name: "quiet", Backing: "mem:16M", Delays: scheduler.Constant(delay)})
+	noMerges(t, d)
+	k := openDisk(t, d.Info().Path, n)
+	defer k.close()
+	began := time.Now()
+	for i := range n {
+		k.queue(i, i >= n/2, int64(i)*block)
+	}
+	k.submit()
+	awaitHeld(t, d, n/2)
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("%d writes were held after %v", n/2, took)
+	}
+	l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 20})
+	must(t, err)
+	t.Logf("beside a polled backing: median %v, longest %v of a delay of %v", l.Median(), l.Max(), delay)
+	if l.Min() < delay || l.Max() > 500*time.Millisecond {
+		t.Errorf("a write beside a polled backing took %v to %v, asked %v", l.Min(), l.Max(), delay)
+	}
+	if d.Counters().Snapshot().Ops[op.Read].InFlight == 0 {
+		t.Error("the reads came so soon that nothing was polled for meanwhile")
+	}
+	letGo(t, d, n/2)
+	must(t, k.reap(n, 60*time.Second, func(i int, res int32) {
+		if res != block {
+			t.Errorf("request %d: answer %d, want %d", i, res, block)
+		}
+	}))
+}
+
+// Promise 2: a stop waits for polled requests that are at the backing, and
+// dispatches those that are held.
+func TestPromise2StopWhilePolling(t *testing.T) {
+	h := newHost(t)
+	const n = slowBlocks
+	d := start(t, h, Spec{Backing: slowDisk(t).Path, Poll: true, Delays: scheduler.Delays{op.Write: time.Hour}})
+	noMerges(t, d)
+	k := openDisk(t, d.Info().Path, n)
+	for i := range n {
+		k.queue(i, i >= n/2, int64(i)*block)
+	}
+	k.submit()
+	awaitHeld(t, d, n/2)
+	if d.Counters().Snapshot().Ops[op.Read].InFlight == 0 {
+		t.Error("nothing is in flight when the stop comes")
+	}
+	var stopped sync.WaitGroup
+	stopped.Go(func() { wasPolled(t, d, true) })
+	must(t, k.reap(n, 60*time.Second, func(i int, res int32) {
+		if res != block {
+			t.Errorf("request %d: answer %d, want %d", i, res, block)
+		}
+	}))
+	k.close()
+	stopped.Wait()
+}
+
+// Promise 4: a polled backing that hangs does not cost a CPU, and is waited for.
+func TestPromise4PolledBackingThatHangs(t *testing.T) {
+	h, f := newHost(t), fixture.For(t)
+	disk := f.Filled(fixture.Polled(16))
+	dm := f.DM(fmt.Sprintf("0 %d linear %s 0", 16<<20/512, disk.Path))
+	d := start(t, h, Spec{Backing: dm.Path, Poll: true})
+	k := openDisk(t, d.Info().Path, 1)
+	defer k.close()
+	command := func(args ...string) {
+		t.Helper()
+		_, err := fixture.Command("dmsetup", args...)
+		must(t, err)
+	}
+	command("suspend", "--noflush", "--nolockfs", dm.Path)
+	k.queue(0, true, 0)
+	k.submit()
+	time.Sleep(500 * time.Millisecond)
+	const watched = 3 * time.Second
+	before := cpuTime(t, d)
+	time.Sleep(watched)
+	if took := cpuTime(t, d) - before; took > watched/4 {
+		t.Errorf("a backing that hangs costs %v of CPU in %v", took, watched)
+	} else {
+		t.Logf("a backing that hangs costs %v of CPU in %v", took, watched)
+	}
+	command("resume", dm.Path)
+	must(t, k.reap(1, 20*time.Second, func(_ int, res int32) {
+		if res != block {
+			t.Errorf("the write was answered with %d", res)
+		}
+	}))
+}
+
+// cpuTime is what the queue threads of d have used, in ticks of 10 ms.
+func cpuTime(t *testing.T, d *Device) (total time.Duration) {
+	t.Helper()
+	for _, q := range d.queues {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", q.tid))
+		must(t, err)
+		// After the name, which may have spaces: state is field 3, utime and stime
+		// are 14 and 15 (proc_pid_stat(5)).
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		for _, field := range fields[11:13] {
+			n, err := strconv.Atoi(field)
+			must(t, err)
+			total += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return total
+}
