@@ -12,7 +12,6 @@ import (
 
 	"github.com/delayd/delayd/pkg/backend"
 	"github.com/delayd/delayd/pkg/counters"
-	"github.com/delayd/delayd/pkg/op"
 	"github.com/delayd/delayd/pkg/ublkdev"
 )
 
@@ -32,6 +31,7 @@ type Device struct {
 
 	policy atomic.Pointer[policy] // what the queues' threads go by
 	state  atomic.Uint32          // State
+	comp   compensating
 
 	started chan error    // one from each queue's thread
 	ended   chan error    // one from each queue's thread
@@ -47,7 +47,12 @@ type Device struct {
 }
 
 // Spec is what the device was made from, with every default filled in.
-func (d *Device) Spec() Spec { return d.spec }
+// Compensate is what was asked for last.
+func (d *Device) Spec() Spec {
+	s := d.spec
+	s.Compensate, _ = d.comp.get()
+	return s
+}
 
 // Counters are the device's counters; they end with it.
 func (d *Device) Counters() *counters.Set { return d.cells }
@@ -64,7 +69,7 @@ func (d *Device) Err() error {
 
 // Info describes the device at this moment.
 func (d *Device) Info() Info {
-	return Info{
+	info := Info{
 		ID:          d.id,
 		Path:        ublkdev.BlockPath(d.id),
 		State:       State(d.state.Load()),
@@ -73,7 +78,13 @@ func (d *Device) Info() Info {
 		Limits:      d.back.Limits(),
 		Created:     d.created,
 		BufferBytes: bufferBytes(d.spec, d.back.Limits()),
+
+		Compensation: time.Duration(d.policy.Load().compensation),
 	}
+	if _, remark := d.comp.get(); remark != "" {
+		info.Remarks = append(info.Remarks, remark)
+	}
+	return info
 }
 
 // bufferBytes is the most that requests in flight can occupy.
@@ -81,13 +92,9 @@ func bufferBytes(s Spec, l backend.Limits) int64 {
 	return int64(s.Queues) * int64(s.Depth) * int64(l.MaxIOBytes)
 }
 
-// arm puts the device's delays in force.
-func (d *Device) arm() {
-	p := &policy{hold: d.spec.Hold}
-	for _, o := range op.All() {
-		p.delays[o] = d.spec.Delays.For(o)
-	}
-	d.policy.Store(p)
+// arm puts the device's delays in force, less a compensation.
+func (d *Device) arm(compensation time.Duration) {
+	d.policy.Store(newPolicy(&d.spec, compensation))
 	d.state.Store(uint32(Delaying))
 }
 

@@ -31,15 +31,16 @@ const (
 type request struct {
 	io         backend.Request
 	arrival    int64 // when it was fetched
-	deadline   int64 // arrival + delay
+	deadline   int64 // arrival + delay, less the compensation
 	dispatched int64 // when it was handed to the backing
 	answer     bool  // hold = complete: held after the backing's answer, not before
 }
 
 // policy is what decides a request's delay. It is replaced as a whole.
 type policy struct {
-	delays [op.Count]int64 // ns
-	hold   Hold
+	delays       [op.Count]int64 // ns, less the compensation
+	hold         Hold
+	compensation int64 // ns
 }
 
 // undelayed is in force until a device is announced and from its stop on.
