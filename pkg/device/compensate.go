@@ -119,7 +119,7 @@ func (d *Device) Compensate(ctx context.Context, c time.Duration) error {
 func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error) {
 	held := time.Duration(law.delays[op.Read])
 	if held > LongestMeasured {
-		return 0, fmt.Errorf("reads are held for %v: %w; give a duration, or delay reads by at most %v", held, ErrHeldTooLong, LongestMeasured)
+		return 0, fmt.Errorf("reads are held for %v: %w, at most %v is", held, ErrHeldTooLong, LongestMeasured)
 	}
 	select {
 	case d.host.measuring <- struct{}{}:
