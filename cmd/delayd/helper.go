@@ -17,7 +17,7 @@ func helperCommand(running *bool) *cobra.Command {
 	for use, args := range map[string]int{
 		"start ID PID": 2,
 		"settle ID":    1,
-		"measure ID AT LENGTH READS BUDGET BACKING BACKING-AT": 7,
+		"measure ID AT LENGTH WARMUP READS BUDGET BACKING BACKING-AT": 8,
 	} {
 		cmd.AddCommand(&cobra.Command{Use: use, Args: cobra.ExactArgs(args), RunE: func(c *cobra.Command, args []string) error {
 			*running = true

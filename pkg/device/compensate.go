@@ -48,9 +48,19 @@ func newPolicy(s *Spec, compensation time.Duration) *policy {
 
 // Bounds of a measurement.
 const (
-	// measureReads and measureBudget bound it where nothing is held.
+	// firstHold is how long reads are held while a device that is not announced
+	// yet is measured: a path costs more after a hold, in which the CPU has done
+	// something else or nothing, than in reads one upon the other.
+	firstHold = time.Millisecond
+	// usualLateness is how much of what a queue's thread wakes late is of the
+	// path. More is of a long sleep or a busy machine, and would be missing from
+	// the hold of a request that does without.
+	usualLateness = 50 * time.Microsecond
+
+	// measureReads and measureBudget bound it: a few hundred reads.
 	measureReads  = 300
-	measureBudget = 300 * time.Millisecond
+	measureBudget = 400 * time.Millisecond
+	longBudget    = 2 * time.Second
 	// measureLimit is when it is given up. A backing that takes longer for a few
 	// reads is so slow that a path of some µs does not matter.
 	measureLimit = 5 * time.Second
@@ -74,7 +84,11 @@ func (d *Device) firstCompensation(ctx context.Context) (time.Duration, error) {
 	if asked != CompensateAuto {
 		return asked, nil
 	}
-	path, err := d.measure(ctx, undelayed)
+	law := &policy{hold: d.spec.Hold}
+	law.delays[op.Read] = int64(firstHold)
+	d.policy.Store(law)
+	path, err := d.measure(ctx, law)
+	d.policy.Store(undelayed)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -128,12 +142,12 @@ func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error
 		return 0, ctx.Err()
 	}
 	m := d.measurement(held)
-	ctx, cancel := context.WithTimeout(ctx, measureLimit+(warmup+enoughReads)*held)
+	ctx, cancel := context.WithTimeout(ctx, measureLimit+m.budget+time.Duration(1+m.warmup+enoughReads)*held)
 	defer cancel()
 	before := d.cells.Snapshot().Ops[op.Read]
 	said, err := d.host.help(ctx, append([]string{"measure"}, m.args()...)...)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return 0, fmt.Errorf("%s: %d reads of it and of the backing take longer than %v", d.spec.Backing, enoughReads, measureLimit)
+		return 0, fmt.Errorf("%d reads of the device and of %s take longer than %v", enoughReads, d.spec.Backing, measureLimit)
 	}
 	if err != nil {
 		return 0, err
@@ -143,7 +157,7 @@ func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error
 		return 0, err
 	}
 	after := d.cells.Snapshot().Ops[op.Read]
-	path := law.path(got, since(after, before))
+	path := pathOf(d.spec.Hold, held, got, since(after, before))
 	d.log.Debug("measured", "device", got.device, "backing", got.backing, "reads", got.reads, "held", held, "path", path)
 	return path, nil
 }
@@ -152,12 +166,12 @@ func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error
 // partition scan has read the first, and any will do.
 func (d *Device) measurement(held time.Duration) measurement {
 	l := d.back.Limits()
-	m := measurement{id: d.id, length: max(4096, int(l.LogicalBlock)), reads: measureReads, budget: measureBudget}
+	m := measurement{id: d.id, length: max(4096, int(l.LogicalBlock)), warmup: 10, reads: measureReads, budget: measureBudget}
 	if int64(m.length) > l.Size {
 		m.length = int(l.LogicalBlock)
 	}
-	if held > 0 {
-		m.budget = max(measureBudget, 20*held)
+	if held > 10*firstHold {
+		m.warmup, m.budget = 1, max(measureBudget, min(longBudget, 20*held))
 	}
 	m.at = l.Size / 2 / int64(m.length) * int64(m.length)
 	if fd := d.back.FD(); fd >= 0 {
@@ -168,9 +182,18 @@ func (d *Device) measurement(held time.Duration) measurement {
 	return m
 }
 
-// path is the difference between what an application saw and what it is to see.
-func (p *policy) path(got medians, reads counters.OpCounts) time.Duration {
-	return max(0, got.device-got.backing-time.Duration(p.delays[op.Read]))
+// pathOf is the difference between what an application saw and what it is to see
+// of reads that are held for so long: the backing's latency and the hold, or the
+// greater of the two. How late the queue's thread woke is known from what was
+// counted of the reads meanwhile.
+func pathOf(hold Hold, held time.Duration, got medians, reads counters.OpCounts) time.Duration {
+	if late := &reads.Latency[counters.Lateness]; held > 0 && late.Count > 0 {
+		held += max(0, late.Quantile(0.5)-usualLateness)
+	}
+	if hold == HoldComplete {
+		return max(0, got.device-max(held, got.backing))
+	}
+	return max(0, got.device-held-got.backing)
 }
 
 // since returns the counts of the time between two snapshots.

@@ -24,22 +24,19 @@ type measurement struct {
 	id      int           // of the ublk device
 	at      int64         // byte of the device
 	length  int           // bytes of a read
-	reads   int           // of each of the two, at most
+	warmup  int           // reads of each of the two before those that count
+	reads   int           // that count, at most
 	budget  time.Duration // after it no more reads begin, once there are enough
 	backing string        // path of the backing; "": it has none, and takes no time
 	backAt  int64         // byte of the backing
 }
 
-// enoughReads is how many of each there must be, and warmup how many come before
-// those that count.
-const (
-	enoughReads = 5
-	warmup      = 2
-)
+// enoughReads is how many must count.
+const enoughReads = 5
 
 func (m measurement) args() []string {
 	return []string{
-		strconv.Itoa(m.id), strconv.FormatInt(m.at, 10), strconv.Itoa(m.length), strconv.Itoa(m.reads),
+		strconv.Itoa(m.id), strconv.FormatInt(m.at, 10), strconv.Itoa(m.length), strconv.Itoa(m.warmup), strconv.Itoa(m.reads),
 		m.budget.String(), m.backing, strconv.FormatInt(m.backAt, 10),
 	}
 }
@@ -56,11 +53,11 @@ func parseMeasurement(args []string) (m measurement, err error) {
 		return n
 	}
 	m = measurement{
-		id: int(number(args[0])), at: number(args[1]), length: int(number(args[2])), reads: int(number(args[3])),
-		backing: args[5], backAt: number(args[6]),
+		id: int(number(args[0])), at: number(args[1]), length: int(number(args[2])), warmup: int(number(args[3])),
+		reads: int(number(args[4])), backing: args[6], backAt: number(args[7]),
 	}
-	if m.budget, _ = time.ParseDuration(args[4]); m.budget <= 0 {
-		err = fmt.Errorf("helper measure: %q is not a time", args[4])
+	if m.budget, _ = time.ParseDuration(args[5]); m.budget <= 0 {
+		err = fmt.Errorf("helper measure: %q is not a time", args[5])
 	}
 	return m, err
 }
@@ -119,7 +116,7 @@ func (m measurement) run() (medians, error) {
 	}
 	var device, backing []time.Duration
 	end := time.Now().Add(m.budget)
-	for i := -warmup; i < m.reads && (i < enoughReads || time.Now().Before(end)); i++ {
+	for i := -m.warmup; i < m.reads && (i < enoughReads || time.Now().Before(end)); i++ {
 		b, d := time.Duration(0), time.Duration(0)
 		if m.backing != "" {
 			if b, err = back.read(buf); err != nil {
