@@ -91,8 +91,9 @@ func (d *Device) firstCompensation(ctx context.Context) (time.Duration, error) {
 	d.policy.Store(undelayed)
 	switch {
 	case ctx.Err() != nil:
-		return 0, ctx.Err()
+		return 0, fmt.Errorf("measure the path: %w", ctx.Err())
 	case err != nil:
+		d.log.Warn("not compensated: the path could not be measured", "err", err)
 		d.comp.set(asked, fmt.Sprintf("nothing is taken off the delays: the path could not be measured: %v", err))
 		return 0, nil
 	}
@@ -142,11 +143,11 @@ func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error
 		return 0, ctx.Err()
 	}
 	m := d.measurement(held)
-	ctx, cancel := context.WithTimeout(ctx, measureLimit+m.budget+time.Duration(1+m.warmup+enoughReads)*held)
+	bounded, cancel := context.WithTimeout(ctx, measureLimit+m.budget+time.Duration(1+m.warmup+enoughReads)*held)
 	defer cancel()
 	before := d.cells.Snapshot().Ops[op.Read]
-	said, err := d.host.help(ctx, append([]string{"measure"}, m.args()...)...)
-	if errors.Is(err, context.DeadlineExceeded) {
+	said, err := d.host.help(bounded, append([]string{"measure"}, m.args()...)...)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return 0, fmt.Errorf("%d reads of the device and of %s take longer than %v", enoughReads, d.spec.Backing, measureLimit)
 	}
 	if err != nil {
