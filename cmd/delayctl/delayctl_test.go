@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,8 +29,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type memory struct{ next atomic.Int32 }
 
 type memoryDevice struct {
+	id int
+
+	mu   sync.Mutex
 	spec api.Spec
-	id   int
 }
 
 func (m *memory) Start(_ context.Context, s api.Spec) (control.Device, error) {
@@ -38,10 +41,12 @@ func (m *memory) Start(_ context.Context, s api.Spec) (control.Device, error) {
 		p.Hint = "look with lsblk"
 		return nil, p
 	}
-	return &memoryDevice{s, int(m.next.Add(1)) - 1}, nil
+	return &memoryDevice{spec: s, id: int(m.next.Add(1)) - 1}, nil
 }
 
 func (d *memoryDevice) Describe() api.Device {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	delays, err := d.spec.ParseDelays()
 	if err != nil {
 		panic(err)
@@ -50,12 +55,19 @@ func (d *memoryDevice) Describe() api.Device {
 	if size == 0 {
 		size = 64 << 20
 	}
+	compensation := d.spec.Compensate
+	switch compensation {
+	case api.Off:
+		compensation = "0s"
+	case api.Auto:
+		compensation = "83µs"
+	}
 	return api.Device{
 		Name: d.spec.Name, ID: d.id, Path: fmt.Sprintf("/dev/ublkb%d", d.id), State: api.StateDelaying,
 		Backing: d.spec.Backing, Delays: api.Describe(delays), Hold: d.spec.Hold,
 		Offset: d.spec.Offset, Size: size, Queues: int(d.spec.Queues), Depth: d.spec.Depth,
 		ReadOnly: d.spec.ReadOnly, Shared: d.spec.Shared,
-		Compensate: d.spec.Compensate, Compensation: "0s", Spin: d.spec.Spin, ZeroCopy: d.spec.ZeroCopy,
+		Compensate: d.spec.Compensate, Compensation: compensation, Spin: d.spec.Spin, ZeroCopy: d.spec.ZeroCopy,
 		Poll: d.spec.Poll, Pin: d.spec.Pin, Realtime: d.spec.Realtime,
 		Limits:     api.Limits{LogicalBlockSize: 512, PhysicalBlockSize: 4096},
 		MaxIOBytes: 1 << 20, BufferBytes: 1 << 30, Created: time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC),
@@ -68,6 +80,14 @@ func (d *memoryDevice) Users() ([]string, error) {
 	}
 	return nil, nil
 }
+
+func (d *memoryDevice) Compensate(_ context.Context, word string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.spec.Compensate = word
+	return nil
+}
+
 func (d *memoryDevice) Stop(context.Context) error { return nil }
 func (d *memoryDevice) Kill(context.Context) error { return nil }
 
@@ -136,6 +156,10 @@ thin  /dev/ublkb2  delaying  64MiB    null:1G   1s
 	want(t, s, "add mounted --backing mem:1M", 0, "/dev/ublkb3\n", "")
 	want(t, s, "del mounted", 1, "", "delayctl: del mounted: it is in use: mounted on /mnt\nhint: stop using it, or insist with --force: its users then get I/O errors\n")
 	want(t, s, "del mounted --force", 0, "", "")
+	want(t, s, "compensate db", 0, "83µs\n", "")
+	want(t, s, "compensate db 70us", 0, "70us\n", "")
+	want(t, s, "compensate db off", 0, "0s\n", "")
+	want(t, s, "compensate dbx auto", 1, "", "delayctl: compensate dbx: there is no device \"dbx\"\nhint: did you mean db?\n")
 	want(t, s, "del db", 0, "", "")
 	want(t, s, "del thin", 0, "", "")
 }
@@ -240,6 +264,10 @@ func TestWrongUsage(t *testing.T) {
 		"del a b":                             "delayctl: del: one NAME is wanted, not 2: a b\n" + helpOf("del "),
 		"del a/b":                             "delayctl: del: name \"a/b\": has \"/\" in it\n" + nameHint,
 		"del a --force=x":                     "delayctl: del: --force \"x\": neither true nor false\n",
+		"compensate":                          "delayctl: compensate: no NAME given\n" + helpOf("compensate "),
+		"compensate a b c":                    "delayctl: compensate: a NAME and off, auto or a duration are wanted, not a b c\n" + helpOf("compensate "),
+		"compensate a 5":                      "delayctl: compensate a: compensate \"5\": unit missing; did you mean 5ms or 5us?\nhint: want off, auto, or a duration up to 100ms, such as 80us\n",
+		"compensate .a off":                   "delayctl: compensate: name \".a\": starts with \".\"\n" + nameHint,
 		"add":                                 "delayctl: add: no NAME given\n" + helpOf("add "),
 		"completion":                          "delayctl: completion: one shell is wanted: bash, zsh or fish\n" + helpOf("completion "),
 		"completion tcsh":                     "delayctl: completion: there is no completion for \"tcsh\": want bash, zsh or fish\n" + helpOf("completion "),
@@ -280,6 +308,7 @@ func TestDaemonNotRunning(t *testing.T) {
 		"list":                      "list",
 		"show slow":                 "show slow",
 		"del slow":                  "del slow",
+		"compensate slow":           "compensate slow",
 		"add slow --backing mem:1M": "add slow",
 	} {
 		want(t, socket, line, 1, "", "delayctl: "+what+": delayd is not running: nobody listens on "+socket+
@@ -346,9 +375,14 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for line, words := range map[string]string{
-		"del ":          "slow\tmem:1M\nslower\tmem:1M\n",
-		"show ":         "slow\tmem:1M\nslower\tmem:1M\n",
-		"show slow ":    "",
+		"del ":         "slow\tmem:1M\nslower\tmem:1M\n",
+		"show ":        "slow\tmem:1M\nslower\tmem:1M\n",
+		"show slow ":   "",
+		"compensate s": "slow\tmem:1M\nslower\tmem:1M\n",
+
+		"compensate slow ":   "auto\noff\n",
+		"compensate slow a ": "",
+
 		"list -o ":      "table\njson\n",
 		"show -o ":      "text\njson\ntoml\n",
 		"completion ":   "bash\nzsh\nfish\n",
@@ -375,7 +409,7 @@ func TestCompletion(t *testing.T) {
 
 // Every command's help begins with what it does and examples.
 func TestHelpBeginsWithExamples(t *testing.T) {
-	for _, command := range []string{"add", "del", "list", "show", "version", "completion"} {
+	for _, command := range []string{"add", "del", "list", "show", "compensate", "version", "completion"} {
 		_, out, _ := run(t, "/nowhere", command, "--help")
 		lines := strings.Split(out, "\n")
 		if len(lines) < 4 || lines[2] != "Examples:" || !strings.HasPrefix(lines[3], "  delayctl "+command) {

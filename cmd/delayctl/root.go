@@ -104,7 +104,7 @@ func (p *program) root() *cobra.Command {
 		},
 	}
 	cmd.PersistentFlags().StringVar(&p.socket, "socket", socket, "unix `PATH` of delayd's control socket (environment: "+api.SocketEnv+")")
-	cmd.AddCommand(p.addCommand(), p.delCommand(), p.listCommand(), p.showCommand(), p.versionCommand(), p.completionCommand())
+	cmd.AddCommand(p.addCommand(), p.delCommand(), p.listCommand(), p.showCommand(), p.compensateCommand(), p.versionCommand(), p.completionCommand())
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.SetUsageTemplate(usageTemplate)
 	return cmd

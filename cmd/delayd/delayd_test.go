@@ -43,6 +43,7 @@ func TestWrongUsage(t *testing.T) {
 		"helper mount":     "delayd: unknown helper \"mount\"\n" + help,
 		"helper settle":    "delayd: accepts 1 arg(s), received 0\n" + help,
 		"helper start 1":   "delayd: accepts 2 arg(s), received 1\n" + help,
+		"helper measure 1": "delayd: accepts 8 arg(s), received 1\n" + help,
 	} {
 		var out, errOut bytes.Buffer
 		code := execute(context.Background(), strings.Fields(line), &out, &errOut)
@@ -128,6 +129,9 @@ func (f *fakes) Start(_ context.Context, s api.Spec) (control.Device, error) {
 func (d *fake) Describe() api.Device           { return api.Device{Name: d.spec.Name, Path: "/dev/ublkb0"} }
 func (d *fake) Users() ([]string, error)       { return nil, nil }
 func (d *fake) Kill(ctx context.Context) error { return d.Stop(ctx) }
+
+func (d *fake) Compensate(context.Context, string) error { return nil }
+
 func (d *fake) Stop(context.Context) error {
 	d.all.mu.Lock()
 	defer d.all.mu.Unlock()
@@ -272,9 +276,11 @@ func TestMetrics(t *testing.T) {
 
 func TestHelpersFailOnWhatIsNoDisk(t *testing.T) {
 	for line, want := range map[string]string{
-		"helper settle x":      "delayd: helper settle: \"x\" is not a number\n",
-		"helper start 1 x":     "delayd: helper start: \"x\" is not a number\n",
-		"helper settle 999999": "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
+		"helper settle x":                           "delayd: helper settle: \"x\" is not a number\n",
+		"helper start 1 x":                          "delayd: helper start: \"x\" is not a number\n",
+		"helper measure x 0 512 0 1 1s /dev/null 0": "delayd: helper measure: \"x\" is not a number\n",
+		"helper measure 1 0 512 0 1 1 /dev/null 0":  "delayd: helper measure: \"1\" is not a time\n",
+		"helper settle 999999":                      "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
 	} {
 		var out, errOut bytes.Buffer
 		if code := execute(context.Background(), strings.Fields(line), &out, &errOut); code != 1 || errOut.String() != want {

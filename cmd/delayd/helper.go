@@ -14,7 +14,11 @@ func helperCommand(running *bool) *cobra.Command {
 		Args: cobra.MinimumNArgs(1), RunE: func(_ *cobra.Command, args []string) error {
 			return fmt.Errorf("unknown helper %q", args[0])
 		}}
-	for use, args := range map[string]int{"start ID PID": 2, "settle ID": 1} {
+	for use, args := range map[string]int{
+		"start ID PID": 2,
+		"settle ID":    1,
+		"measure ID AT LENGTH WARMUP READS BUDGET BACKING BACKING-AT": 8,
+	} {
 		cmd.AddCommand(&cobra.Command{Use: use, Args: cobra.ExactArgs(args), RunE: func(c *cobra.Command, args []string) error {
 			*running = true
 			return device.Helper(append([]string{c.Name()}, args...))

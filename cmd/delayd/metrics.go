@@ -34,6 +34,7 @@ func sources(m *control.Manager) []metrics.Source {
 		info := d.Info()
 		all = append(all, metrics.Source{
 			Name: name, ID: info.ID, Path: info.Path, State: info.State.String(), Counters: d.Counters(),
+			Compensation: info.Compensation,
 		})
 	})
 	return all

@@ -15,6 +15,9 @@ import "time"
 const (
 	PathDevices = "/v1/devices"
 	PathVersion = "/v1/version"
+
+	// Compensating comes after the path of a device and a slash.
+	Compensating = "compensation"
 )
 
 // DefaultSocket is where the manager listens and where delayctl looks, unless
@@ -197,6 +200,13 @@ type Device struct {
 	// Warnings tell what of the spec will not come out as a reader of it may
 	// expect. Never null.
 	Warnings []string `json:"warnings"`
+}
+
+// Compensation asks for a change of what is taken off a live device's delays.
+type Compensation struct {
+	// Compensate is "off", a duration, or "auto", which measures again; ""
+	// stands for "auto".
+	Compensate string `json:"compensate,omitempty"`
 }
 
 // DeviceList answers GET /v1/devices, ordered by name. Devices is never null.

@@ -19,22 +19,31 @@ const MaxBody = 64 << 10
 // error is a [FieldError] where one field is to blame, else it says where the
 // text stops being JSON.
 func DecodeSpec(data []byte) (Spec, error) {
-	var s Spec
+	return decode[Spec](data, `{"name":"slow","backing":"mem:64M","delay":"5ms"}`)
+}
+
+// DecodeCompensation is DecodeSpec for a Compensation.
+func DecodeCompensation(data []byte) (Compensation, error) {
+	return decode[Compensation](data, `{"compensate":"auto"}`)
+}
+
+func decode[T any](data []byte, example string) (T, error) {
+	var v T
 	if len(bytes.TrimSpace(data)) == 0 {
-		return s, errors.New("the body is empty; want a JSON object such as {\"name\":\"slow\",\"backing\":\"mem:64M\",\"delay\":\"5ms\"}")
+		return v, errors.New("the body is empty; want a JSON object such as " + example)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
-		return s, decodeError(err)
+	if err := d.Decode(&v); err != nil {
+		return v, decodeError(err, Fields[T]())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return s, fmt.Errorf("more text after the JSON object, at byte %d", d.InputOffset())
+		return v, fmt.Errorf("more text after the JSON object, at byte %d", d.InputOffset())
 	}
-	return s, nil
+	return v, nil
 }
 
-func decodeError(err error) error {
+func decodeError(err error, fields []string) error {
 	var syntax *json.SyntaxError
 	var mistyped *json.UnmarshalTypeError
 	switch {
@@ -54,7 +63,7 @@ func decodeError(err error) error {
 	// encoding/json has no type for this one.
 	if quoted, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		if name, unquoteErr := strconv.Unquote(quoted); unquoteErr == nil {
-			return &FieldError{Field: name, Err: errors.New("unknown field"), Hint: fieldHint(name)}
+			return &FieldError{Field: name, Err: errors.New("unknown field"), Hint: fieldHint(name, fields)}
 		}
 	}
 	return err
@@ -95,8 +104,7 @@ func typeHint(t reflect.Type) string {
 }
 
 // fieldHint names the field that was probably meant, or all there are.
-func fieldHint(name string) string {
-	names := SpecFields()
+func fieldHint(name string, names []string) string {
 	if near := Nearest(strings.ToLower(strings.ReplaceAll(name, "-", "_")), names); near != "" {
 		return "did you mean " + near + "?"
 	}

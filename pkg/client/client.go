@@ -63,6 +63,14 @@ func (c *Client) Delete(ctx context.Context, name string, force bool) error {
 	return c.do(ctx, http.MethodDelete, path, nil, nil)
 }
 
+// Compensate changes what is taken off the delays of a device: "off", a duration,
+// or "auto", which measures it now and takes up to some seconds. It returns the
+// device.
+func (c *Client) Compensate(ctx context.Context, name, compensate string) (api.Device, error) {
+	var d api.Device
+	return d, c.do(ctx, http.MethodPost, devicePath(name)+"/"+api.Compensating, api.Compensation{Compensate: compensate}, &d)
+}
+
 // Device returns the device of that name.
 func (c *Client) Device(ctx context.Context, name string) (api.Device, error) {
 	var d api.Device

@@ -146,6 +146,7 @@ func TestRequests(t *testing.T) {
 		want [3]string
 	}{
 		{func() error { _, err := c.Add(ctx, api.Spec{Name: "slow"}); return err }, [3]string{"POST", "/v1/devices", "application/json"}},
+		{func() error { _, err := c.Compensate(ctx, "a/b", "auto"); return err }, [3]string{"POST", "/v1/devices/a%2Fb/compensation", "application/json"}},
 		{func() error { return c.Delete(ctx, "slow", false) }, [3]string{"DELETE", "/v1/devices/slow", ""}},
 		{func() error { return c.Delete(ctx, "a/b?", true) }, [3]string{"DELETE", "/v1/devices/a%2Fb%3F?force=true", ""}},
 		{func() error { _, err := c.Device(ctx, "slow"); return err }, [3]string{"GET", "/v1/devices/slow", ""}},

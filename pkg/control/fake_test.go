@@ -69,6 +69,7 @@ type fakeDevice struct {
 	mu      sync.Mutex
 	users   func() ([]string, error)
 	stop    func(ctx context.Context) error
+	measure func(ctx context.Context) error
 	failure string
 	stops   int
 	kills   int
@@ -117,6 +118,27 @@ func (d *fakeDevice) setStop(f func(ctx context.Context) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stop = f
+}
+
+func (d *fakeDevice) setMeasure(f func(ctx context.Context) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.measure = f
+}
+
+func (d *fakeDevice) Compensate(ctx context.Context, word string) error {
+	d.mu.Lock()
+	f := d.measure
+	d.mu.Unlock()
+	if f != nil {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.spec.Compensate = word
+	return nil
 }
 
 func (d *fakeDevice) Stop(ctx context.Context) error { return d.end(ctx, &d.stops) }

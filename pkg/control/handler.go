@@ -65,7 +65,7 @@ func (h *handler) dispatch(r *http.Request) (int, http.Header, any, error) {
 	methods := h.route(r.URL.EscapedPath())
 	if methods == nil {
 		p := api.NewProblem(api.ProblemNoPath, fmt.Sprintf("there is no path %q", r.URL.EscapedPath()))
-		p.Hint = fmt.Sprintf("the paths are %s, %s/{name} and %s", api.PathDevices, api.PathDevices, api.PathVersion)
+		p.Hint = fmt.Sprintf("the paths are %[1]s, %[1]s/{name}, %[1]s/{name}/%[2]s and %[3]s", api.PathDevices, api.Compensating, api.PathVersion)
 		return 0, nil, nil, p
 	}
 	method := r.Method
@@ -90,12 +90,17 @@ func (h *handler) route(path string) map[string]answer {
 	case api.PathDevices:
 		return map[string]answer{http.MethodGet: h.list, http.MethodPost: h.add}
 	}
-	escaped, ok := strings.CutPrefix(path, api.PathDevices+"/")
-	if !ok || escaped == "" || strings.Contains(escaped, "/") {
-		return nil
-	}
+	rest, ok := strings.CutPrefix(path, api.PathDevices+"/")
+	escaped, what, deeper := strings.Cut(rest, "/")
 	name, err := url.PathUnescape(escaped)
-	if err != nil {
+	switch {
+	case !ok || escaped == "" || err != nil:
+		return nil
+	case deeper && what == api.Compensating:
+		return map[string]answer{
+			http.MethodPost: func(r *http.Request) (int, http.Header, any, error) { return h.compensate(r, name) },
+		}
+	case deeper:
 		return nil
 	}
 	return map[string]answer{
@@ -130,7 +135,7 @@ func (h *handler) add(r *http.Request) (int, http.Header, any, error) {
 	if _, err := query(r); err != nil {
 		return 0, nil, nil, err
 	}
-	s, err := readSpec(r)
+	s, err := readBody(r, api.DecodeSpec)
 	if err != nil {
 		return 0, nil, nil, err
 	}
@@ -140,6 +145,18 @@ func (h *handler) add(r *http.Request) (int, http.Header, any, error) {
 	}
 	location := http.Header{"Location": {api.PathDevices + "/" + url.PathEscape(d.Name)}}
 	return http.StatusCreated, location, d, nil
+}
+
+func (h *handler) compensate(r *http.Request, name string) (int, http.Header, any, error) {
+	if _, err := query(r); err != nil {
+		return 0, nil, nil, err
+	}
+	c, err := readBody(r, api.DecodeCompensation)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	d, err := h.m.Compensate(r.Context(), name, c)
+	return http.StatusOK, nil, d, err
 }
 
 func (h *handler) delete(r *http.Request, name string) (int, http.Header, any, error) {
@@ -187,28 +204,26 @@ func query(r *http.Request, allowed ...string) (map[string]string, error) {
 	return out, nil
 }
 
-// readSpec reads the body of an addition.
-func readSpec(r *http.Request) (api.Spec, error) {
+// readBody reads the body of a request.
+func readBody[T any](r *http.Request, decode func([]byte) (T, error)) (body T, err error) {
 	kind := r.Header.Get("Content-Type")
 	if media, _, err := mime.ParseMediaType(kind); err != nil || media != api.MediaType {
 		p := api.NewProblem(api.ProblemMediaTypeIs, fmt.Sprintf("the body is %q", kind))
 		p.Name, p.Value, p.Hint = "Content-Type", kind, "send Content-Type: "+api.MediaType
-		return api.Spec{}, p
+		return body, p
 	}
 	text, err := io.ReadAll(r.Body)
 	if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
-		p := api.NewProblem(api.ProblemTooLarge, fmt.Sprintf("the body is longer than %d bytes", tooLong.Limit))
-		return api.Spec{}, p
+		return body, api.NewProblem(api.ProblemTooLarge, fmt.Sprintf("the body is longer than %d bytes", tooLong.Limit))
 	}
 	if err != nil {
-		return api.Spec{}, api.NewProblem(api.ProblemMalformed, fmt.Sprintf("read the body: %v", err))
+		return body, api.NewProblem(api.ProblemMalformed, fmt.Sprintf("read the body: %v", err))
 	}
-	s, err := api.DecodeSpec(text)
-	if err != nil {
+	if body, err = decode(text); err != nil {
 		p := problemOf(err)
 		malformed := api.NewProblem(api.ProblemMalformed, p.Detail)
 		malformed.Name, malformed.Value, malformed.Hint = p.Name, p.Value, p.Hint
-		return api.Spec{}, malformed
+		return body, malformed
 	}
-	return s, nil
+	return body, nil
 }

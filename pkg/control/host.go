@@ -81,6 +81,31 @@ func deviceSpec(s api.Spec) (device.Spec, error) {
 	}, nil
 }
 
+// Compensate changes what is taken off every delay.
+func (r Running) Compensate(ctx context.Context, word string) error {
+	c, err := api.ParseCompensate(word)
+	if err != nil {
+		return err
+	}
+	err = r.Device.Compensate(ctx, time.Duration(c))
+	if err == nil {
+		return nil
+	}
+	p := problemOf(err)
+	switch {
+	case r.Err() != nil:
+		p.Hint = "remove it with `delayctl del --force " + r.Spec().Name + "`"
+	case errors.Is(err, device.ErrNotDelaying):
+		p = api.NewProblem(api.ProblemBusy, err.Error())
+		p.Hint = "try again in a moment"
+	case errors.Is(err, device.ErrHeldTooLong):
+		p = api.NewProblem(api.ProblemInvalid, err.Error())
+		p.Name, p.Value = "compensate", word
+		p.Hint = "give a duration, such as 80us"
+	}
+	return p
+}
+
 // Describe returns what is known of the device now.
 func (r Running) Describe() api.Device {
 	info, spec := r.Info(), r.Spec()

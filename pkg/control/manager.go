@@ -28,6 +28,9 @@ type Device interface {
 	// Users says who has the block device open, in words such as
 	// "mounted on /mnt"; empty if nobody has.
 	Users() ([]string, error)
+	// Compensate changes what is taken off every delay; word was validated. On
+	// error nothing has changed.
+	Compensate(ctx context.Context, word string) error
 	// Stop dispatches what is held at once, waits for it and removes the
 	// device.
 	Stop(ctx context.Context) error
@@ -83,12 +86,13 @@ const (
 	removing
 )
 
-// entry is a name that is taken. Manager.mu guards phase and dev; the rest is
-// written once before phase leaves adding.
+// entry is a name that is taken. Manager.mu guards phase, dev and interrupt; the
+// rest is written once before phase leaves adding.
 type entry struct {
-	phase    phase
-	dev      Device // nil while adding
-	warnings []string
+	phase     phase
+	dev       Device // nil while adding
+	warnings  []string
+	interrupt context.CancelFunc // ends the change that is under way; nil: none is
 }
 
 // NewManager returns a manager without devices.
@@ -214,6 +218,9 @@ func (m *Manager) claim(name string) (*entry, error) {
 		return nil, busyProblem(name, e.phase)
 	}
 	e.phase = removing
+	if e.interrupt != nil {
+		e.interrupt()
+	}
 	m.ops.Add(1)
 	return e, nil
 }

@@ -72,8 +72,12 @@ func (d *document) declared() []string {
 
 // template returns the document's path that a request's path is of.
 func template(path string) string {
-	if strings.HasPrefix(path, api.PathDevices+"/") {
-		return api.PathDevices + "/{name}"
+	if name, ok := strings.CutPrefix(path, api.PathDevices+"/"); ok {
+		_, what, deeper := strings.Cut(name, "/")
+		if deeper {
+			what = "/" + what
+		}
+		return api.PathDevices + "/{name}" + what
 	}
 	return path
 }
@@ -172,6 +176,26 @@ func TestServerIsAsDocumented(t *testing.T) {
 	c.call("GET", slow+"?x=1", "", "", 400)
 	c.call("GET", devices+"/slwo", "", "", 404)
 
+	compensate := slow + "/" + api.Compensating
+	faultMeasure := func(err error) { starter.device("slow").setMeasure(func(context.Context) error { return err }) }
+	if _, body := c.call("POST", compensate, json, `{}`, 200); !strings.Contains(body, `"compensate":"auto"`) {
+		t.Errorf("not measured: %s", body)
+	}
+	if _, body := c.call("POST", compensate, json, `{"compensate":"80us"}`, 200); !strings.Contains(body, `"compensate":"80us"`) {
+		t.Errorf("not compensated: %s", body)
+	}
+	c.call("POST", compensate+"?x=1", json, `{}`, 400)
+	c.call("POST", compensate, json, `{"compensation":"auto"}`, 400)
+	c.call("POST", compensate, json, `{"compensate":"`+strings.Repeat("x", api.MaxBody)+`"}`, 413)
+	c.call("POST", compensate, "text/plain", `{}`, 415)
+	c.call("POST", compensate, json, `{"compensate":"5"}`, 422)
+	c.call("POST", devices+"/slwo/"+api.Compensating, json, `{}`, 404)
+	faultMeasure(errors.New("read /dev/ublkb0: input/output error"))
+	c.call("POST", compensate, json, `{}`, 500)
+	faultMeasure(context.DeadlineExceeded)
+	c.call("POST", compensate, json, `{}`, 504)
+	faultMeasure(nil)
+
 	c.call("DELETE", devices+"/slwo", "", "", 404)
 	c.call("DELETE", slow+"?force=perhaps", "", "", 400)
 	starter.device("slow").setUsers(func() ([]string, error) { return []string{"swap"}, nil })
@@ -194,12 +218,14 @@ func TestServerIsAsDocumented(t *testing.T) {
 	}()
 	<-entered
 	c.call("GET", slow, "", "", 409)
+	c.call("POST", compensate, json, `{}`, 409)
 	close(leave)
 	<-added
 	if err := m.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	c.call("DELETE", slow, "", "", 503)
+	c.call("POST", compensate, json, `{}`, 503)
 
 	var seen []string
 	for s := range doc.seen {
@@ -216,7 +242,10 @@ func TestServerIsAsDocumented(t *testing.T) {
 func TestTypesAreAsDocumented(t *testing.T) {
 	doc := readDocument(t)
 	for name, fields := range map[string][]string{
-		"Spec":       api.SpecFields(),
+		"Spec": api.SpecFields(),
+
+		"Compensation": api.Fields[api.Compensation](),
+
 		"Device":     api.Fields[api.Device](),
 		"DeviceList": api.Fields[api.DeviceList](),
 		"Delays":     api.Fields[api.Delays](),

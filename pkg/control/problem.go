@@ -75,6 +75,13 @@ func busyProblem(name string, ph phase) *api.Problem {
 	return p
 }
 
+func changingProblem(name string) *api.Problem {
+	p := api.NewProblem(api.ProblemBusy, fmt.Sprintf("device %q is just being changed", name))
+	p.Name, p.Value = "name", name
+	p.Hint = "try again in a moment"
+	return p
+}
+
 func inUseProblem(name string, users []string) *api.Problem {
 	p := api.NewProblem(api.ProblemInUse, "it is in use: "+strings.Join(users, ", "))
 	p.Name, p.Value = "name", name

@@ -20,10 +20,16 @@ import (
 //	start ID PID    start the ublk device, which process PID serves; the driver
 //	                reads its partitions meanwhile
 //	settle ID       read the partitions of a device that was started without that
+//	measure ID …    read the device and its backing and print how long each took
+//	                (see measurement)
 //
-// Both then set the device's I/O scheduler to none: one queue gets mq-deadline
-// by default, which merges, reorders and keeps all but 256 requests to itself.
+// The first two then set the device's I/O scheduler to none: one queue gets
+// mq-deadline by default, which merges, reorders and keeps all but 256 requests
+// to itself.
 func Helper(args []string) error {
+	if len(args) > 0 && args[0] == "measure" {
+		return measureAndPrint(args[1:])
+	}
 	numbers := make([]int, max(0, len(args)-1))
 	for i := range numbers {
 		n, err := strconv.Atoi(args[i+1])
@@ -49,7 +55,7 @@ func Helper(args []string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("helper %q: want \"start ID PID\" or \"settle ID\"", args)
+	return fmt.Errorf("helper %q: want \"start ID PID\", \"settle ID\" or \"measure ID …\"", args)
 }
 
 // startDevice is START_DEV, for another process.

@@ -34,6 +34,7 @@ type Device struct {
 
 	policy atomic.Pointer[policy] // what the queues' threads go by
 	state  atomic.Uint32          // State
+	comp   compensating
 
 	started chan error    // one from each queue's thread
 	ended   chan error    // one from each queue's thread
@@ -49,7 +50,12 @@ type Device struct {
 }
 
 // Spec is what the device was made from, with every default filled in.
-func (d *Device) Spec() Spec { return d.spec }
+// Compensate is what was asked for last.
+func (d *Device) Spec() Spec {
+	s := d.spec
+	s.Compensate, _ = d.comp.get()
+	return s
+}
 
 // Counters are the device's counters; they end with it.
 func (d *Device) Counters() *counters.Set { return d.cells }
@@ -76,8 +82,13 @@ func (d *Device) Info() Info {
 		Created:     d.created,
 		ZeroCopied:  d.direct,
 		BufferBytes: d.bufferBytes(),
+
+		Compensation: time.Duration(d.policy.Load().compensation),
 	}
-	remark := ""
+	_, remark := d.comp.get()
+	if remark != "" {
+		info.Remarks = append(info.Remarks, remark)
+	}
 	if info.Polled, remark = d.polled(); remark != "" {
 		info.Remarks = append(info.Remarks, remark)
 	}
@@ -92,9 +103,9 @@ func (d *Device) bufferBytes() int64 {
 	return int64(d.spec.Queues) * int64(d.spec.Depth) * int64(d.back.Limits().MaxIOBytes)
 }
 
-// arm puts the device's delays in force.
-func (d *Device) arm() {
-	d.policy.Store(newPolicy(d.spec.Delays, d.spec.Hold))
+// arm puts the device's delays in force, less a compensation.
+func (d *Device) arm(compensation time.Duration) {
+	d.policy.Store(newPolicy(&d.spec, compensation))
 	d.state.Store(uint32(Delaying))
 }
 

@@ -1,10 +1,7 @@
 package device
 
 import (
-	"fmt"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 

@@ -21,29 +21,45 @@ import (
 // runs, so that only a slow backing can make it long.
 const helperLimit = 20 * time.Second
 
-// help runs the helper command with args and returns what it had to remark.
-func (h *Host) help(ctx context.Context, args ...string) (remark string, err error) {
+// dieLimit is how long a killed child is waited for. One that the kernel does
+// not let die, because the backing hangs, must not hold up the daemon.
+const dieLimit = time.Second
+
+// help runs the helper command with args and returns what it had to say.
+func (h *Host) help(ctx context.Context, args ...string) (said string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, helperLimit)
 	defer cancel()
 	words := append(append([]string(nil), h.opts.Helper...), args...)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// A child that the kernel does not let die must not hold up the daemon.
-	cmd.WaitDelay = time.Second
-	// Nor may a child outlive it and go on with a device that the next daemon
-	// removes. The kernel sends that signal when the thread that started the
-	// child ends, so this goroutine keeps its thread meanwhile.
+	cmd.WaitDelay = dieLimit
+	// Nor may a child outlive the daemon and go on with a device that the next
+	// one removes. The kernel sends that signal when the thread that started the
+	// child ends, so that goroutine keeps its thread meanwhile.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err = cmd.Run()
-	if ctx.Err() != nil {
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		ended <- cmd.Run()
+	}()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		select {
+		case err = <-ended:
+		case <-time.After(2 * dieLimit):
+			h.log.Warn("a child process does not end; it will when the kernel lets it", "command", strings.Join(words, " "))
+			return "", fmt.Errorf("%s: %w", strings.Join(words, " "), ctx.Err())
+		}
+	}
+	if err != nil && ctx.Err() != nil {
 		err = ctx.Err() // and not that the child was killed for it
 	}
-	remark = strings.TrimSpace(out.String())
+	said = strings.TrimSpace(out.String())
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, remark)
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, said)
 	}
-	return remark, nil
+	return said, nil
 }

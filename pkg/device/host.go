@@ -22,8 +22,8 @@ type HostOptions struct {
 	// stands for /run/delayd.
 	RunDir string
 	// Helper is the command that runs in a child process what the daemon must
-	// not do itself (see helper.go): the words to which "rescan DEVICE" or
-	// "scheduler DISK NAME" are appended. Empty: this executable with "helper".
+	// not do itself (see helper.go): the words to which what [Helper] takes is
+	// appended. Empty: this executable with "helper".
 	Helper []string
 	// MaxBufferBytes bounds what the requests of one device can occupy; 0
 	// stands for DefaultMaxBufferBytes.
@@ -52,6 +52,10 @@ type Host struct {
 	records  *records
 	// dearClock, if set, replaces what was measured of the clock. For tests.
 	dearClock *bool
+
+	// measuring is taken by whoever measures the path of a device: two at once
+	// would measure each other.
+	measuring chan struct{}
 
 	mu      sync.Mutex
 	threads int          // queue threads alive
@@ -109,6 +113,8 @@ func NewHost(ctx context.Context, opts HostOptions) (*Host, error) {
 		log:      opts.Log,
 		records:  recs,
 		ids:      map[int]bool{},
+
+		measuring: make(chan struct{}, 1),
 	}
 	h.removeOrphans(ctx)
 	return h, nil

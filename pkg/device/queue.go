@@ -31,7 +31,7 @@ const (
 type request struct {
 	io         backend.Request
 	arrival    int64 // when it was fetched
-	deadline   int64 // arrival + delay
+	deadline   int64 // arrival + delay, less the compensation
 	dispatched int64 // when it was handed to the backing
 	answer     bool  // hold = complete: held after the backing's answer, not before
 	timed      bool  // the turn of its arrival looked at the clock
@@ -40,23 +40,14 @@ type request struct {
 
 // policy is what decides a request's delay. It is replaced as a whole.
 type policy struct {
-	delays [op.Count]int64 // ns
-	hold   Hold
-	passes bool // no op is delayed
-}
-
-// newPolicy returns the policy of such delays.
-func newPolicy(delays scheduler.Delays, hold Hold) *policy {
-	p := &policy{hold: hold, passes: true}
-	for _, o := range op.All() {
-		p.delays[o] = delays.For(o)
-		p.passes = p.passes && p.delays[o] == 0
-	}
-	return p
+	delays       [op.Count]int64 // ns, less the compensation
+	hold         Hold
+	compensation int64 // ns
+	passes       bool  // nothing is held
 }
 
 // undelayed is in force until a device is announced and from its stop on.
-var undelayed = newPolicy(scheduler.Delays{}, HoldSubmit)
+var undelayed = newPolicy(&Spec{}, 0)
 
 // queue is one ublk queue: one thread, one ring, one heap.
 type queue struct {

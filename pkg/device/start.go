@@ -110,6 +110,7 @@ func (h *Host) add(ctx context.Context, spec Spec, nonce uint64) (*Device, error
 		return nil, errors.Join(err, back.Close())
 	}
 	d.wantsPoll()
+	d.comp.set(spec.Compensate, "")
 	if err := d.admit(); err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
@@ -189,10 +190,14 @@ func (d *Device) announce(ctx context.Context) error {
 	if err := d.goLive(ctx); err != nil {
 		return err
 	}
+	compensation, err := d.firstCompensation(ctx)
+	if err != nil {
+		return err
+	}
 	if err := d.Err(); err != nil {
 		return err
 	}
-	d.arm()
+	d.arm(compensation)
 	return nil
 }
 

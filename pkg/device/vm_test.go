@@ -19,7 +19,10 @@ import (
 // What the tests of this package that need a kernel with ublk have in common.
 
 // newHost gives a test a Host of its own, and checks that it leaves nothing.
-func newHost(t testing.TB) *Host {
+func newHost(t testing.TB) *Host { return newHostOf(t, HostOptions{}) }
+
+// newHostOf is newHost with options of the test's own.
+func newHostOf(t testing.TB, o HostOptions) *Host {
 	t.Helper()
 	if _, err := os.Stat("/dev/ublk-control"); err != nil {
 		if os.Getenv("DELAYD_REQUIRE_UBLK") == "1" {
@@ -28,7 +31,8 @@ func newHost(t testing.TB) *Host {
 		t.Skipf("needs a kernel with ublk (run it with test/vm/run): %v", err)
 	}
 	dir := t.TempDir()
-	h, err := NewHost(t.Context(), HostOptions{Owner: "test", RunDir: dir, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	o.Owner, o.RunDir, o.Log = "test", dir, slog.New(slog.NewTextHandler(t.Output(), nil))
+	h, err := NewHost(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

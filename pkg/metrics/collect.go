@@ -14,6 +14,7 @@ import (
 func (c *Collector) collect(ch chan<- prometheus.Metric, s Source) {
 	ch <- prometheus.MustNewConstMetric(deviceInfo, gauge, 1, s.Name, strconv.Itoa(s.ID), s.Path)
 	collectState(ch, s)
+	ch <- prometheus.MustNewConstMetric(compensation, gauge, s.Compensation.Seconds(), s.Name)
 
 	snap := s.Counters.Snapshot()
 	for _, o := range op.All() {

@@ -12,16 +12,21 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/delayd/delayd/pkg/counters"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Source is a device as one scrape sees it.
 type Source struct {
-	Name     string        // its name, unique among the devices of a scrape
-	ID       int           // N of /dev/ublkbN
-	Path     string        // /dev/ublkbN
-	State    string        // one of States, or another word
+	Name  string // its name, unique among the devices of a scrape
+	ID    int    // N of /dev/ublkbN
+	Path  string // /dev/ublkbN
+	State string // one of States, or another word
+
+	Compensation time.Duration // taken off each delay now
+
 	Counters *counters.Set // may be closed meanwhile: it keeps its last counts
 }
 
@@ -69,9 +74,10 @@ const (
 )
 
 var (
-	deviceInfo  = desc("device_info", "Always 1; the ublk number and the path of the device.", "id", "path")
-	deviceState = desc("device_state", "1 for the state that the device is in, 0 for the others.", "state")
-	errorsTotal = desc("request_errors_total", "Requests answered with an error, by the error's name.", "op", "errno")
+	deviceInfo   = desc("device_info", "Always 1; the ublk number and the path of the device.", "id", "path")
+	compensation = desc("compensation_seconds", "What is taken off each delay for a request's own path.")
+	deviceState  = desc("device_state", "1 for the state that the device is in, 0 for the others.", "state")
+	errorsTotal  = desc("request_errors_total", "Requests answered with an error, by the error's name.", "op", "errno")
 
 	opMetrics = []perOp{
 		{desc("arrived_requests_total", "Requests fetched from the kernel.", "op"), counter,
@@ -117,6 +123,7 @@ var (
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- deviceInfo
 	ch <- deviceState
+	ch <- compensation
 	ch <- errorsTotal
 	for _, m := range opMetrics {
 		ch <- m.desc

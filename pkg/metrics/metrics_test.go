@@ -91,7 +91,7 @@ func series(families map[string]*dto.MetricFamily) map[string]float64 {
 func TestScrapeShowsWhatWasCounted(t *testing.T) {
 	set := newSet(t)
 	work(set)
-	source := Source{Name: "slow0", ID: 3, Path: "/dev/ublkb3", State: "hung", Counters: set}
+	source := Source{Name: "slow0", ID: 3, Path: "/dev/ublkb3", State: "hung", Counters: set, Compensation: 80 * time.Microsecond}
 	families := scrape(t, Handler(func() []Source { return []Source{source} }, "v1.2.3"))
 	got := series(families)
 
@@ -99,6 +99,7 @@ func TestScrapeShowsWhatWasCounted(t *testing.T) {
 		"delayd_device_info{device=slow0,id=3,path=/dev/ublkb3}":       1,
 		"delayd_device_state{device=slow0,state=hung}":                 1,
 		"delayd_device_state{device=slow0,state=delaying}":             0,
+		"delayd_compensation_seconds{device=slow0}":                    80e-6,
 		"delayd_arrived_requests_total{device=slow0,op=write}":         2,
 		"delayd_requests_total{device=slow0,op=write}":                 2,
 		"delayd_requests_total{device=slow0,op=read}":                  0,

@@ -1,0 +1,116 @@
+package device
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/delayd/delayd/pkg/counters"
+	"github.com/delayd/delayd/pkg/op"
+	"github.com/delayd/delayd/pkg/scheduler"
+)
+
+// Promise 1: a hold is the delay less the compensation, and never less than
+// nothing.
+func TestPromise1HoldOfAPolicy(t *testing.T) {
+	s := Spec{Hold: HoldComplete, Delays: scheduler.Delays{
+		op.Read: 0, op.Write: 100 * time.Microsecond, op.Flush: 100*time.Microsecond + 1,
+		op.Discard: time.Millisecond, op.WriteZeroes: scheduler.MaxDelay,
+	}}
+	for compensation, want := range map[time.Duration][op.Count]int64{
+		0:                      {0, 100_000, 100_001, 1_000_000, int64(scheduler.MaxDelay)},
+		100 * time.Microsecond: {0, 0, 1, 900_000, int64(scheduler.MaxDelay) - 100_000},
+		time.Second:            {0, 0, 0, 0, int64(scheduler.MaxDelay - time.Second)},
+	} {
+		got := newPolicy(&s, compensation)
+		if got.delays != want || got.hold != HoldComplete || got.compensation != int64(compensation) {
+			t.Errorf("%v: %+v, want holds of %v", compensation, *got, want)
+		}
+	}
+}
+
+func TestPathOf(t *testing.T) {
+	const us = time.Microsecond
+	for _, c := range []struct {
+		name                         string
+		hold                         Hold
+		held, device, backing, woken time.Duration
+		want                         time.Duration
+	}{
+		{"undelayed", HoldSubmit, 0, 120 * us, 40 * us, 0, 80 * us},
+		{"a backing without latency", HoldSubmit, 0, 70 * us, 0, 0, 70 * us},
+		{"a backing that is slower alone", HoldSubmit, 0, 30 * us, 40 * us, 0, 0},
+		{"held", HoldSubmit, 1000 * us, 1140 * us, 40 * us, 20 * us, 100 * us},
+		{"held, and woken late", HoldSubmit, 1000 * us, 1640 * us, 40 * us, 450 * us, 200 * us},
+		{"others wake late while ours is not held", HoldSubmit, 0, 120 * us, 40 * us, 500 * us, 80 * us},
+		{"answer held", HoldComplete, 1000 * us, 1130 * us, 40 * us, 50 * us, 130 * us},
+		{"answer held, and woken late", HoldComplete, 1000 * us, 1530 * us, 40 * us, 450 * us, 130 * us},
+		{"answer later than the hold", HoldComplete, 1000 * us, 2080 * us, 2000 * us, 0, 80 * us},
+	} {
+		var reads counters.OpCounts
+		if c.woken > 0 {
+			reads.Latency[counters.Lateness] = counters.Histogram{Count: 1, Max: int64(c.woken)}
+			reads.Latency[counters.Lateness].Buckets[counters.Bucket(int64(c.woken))] = 1
+		}
+		if got := pathOf(c.hold, c.held, medians{c.device, c.backing, 1}, reads); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAMeasurementIsReadBack(t *testing.T) {
+	m := measurement{3, 1 << 40, 4096, 8, 300, 250 * time.Millisecond, "/proc/1/fd/9", 1 << 41}
+	if got, err := parseMeasurement(m.args()); err != nil || got != m {
+		t.Errorf("%+v, %v, want %+v", got, err, m)
+	}
+	for i, wrong := range []string{"-1", "x", "", "1.5", "-2", "1", "", "y"} {
+		args := m.args()
+		if args[i] = wrong; i == 6 {
+			args = args[1:]
+		}
+		if _, err := parseMeasurement(args); err == nil {
+			t.Errorf("argument %d is taken as %q", i, wrong)
+		}
+	}
+	n := medians{120 * time.Microsecond, 41, 7}
+	if got, err := parseMedians(n.String()); err != nil || got != n {
+		t.Errorf("%+v, %v, want %+v", got, err, n)
+	}
+	if _, err := parseMedians("no idea"); err == nil || !strings.Contains(err.Error(), `"no idea"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMedian(t *testing.T) {
+	for want, of := range map[time.Duration][]time.Duration{4: {9, 4, 1}, 6: {9, 8, 4, 1}, 5: {5}} {
+		if got := median(slices.Clone(of)); got != want {
+			t.Errorf("%v: %v, want %v", of, got, want)
+		}
+	}
+}
+
+func TestReader(t *testing.T) {
+	buf, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	must(t, err)
+	defer unix.Munmap(buf)
+	path := filepath.Join(t.TempDir(), "f")
+	must(t, os.WriteFile(path, []byte(strings.Repeat("abcdefgh", 1024)), 0o600))
+	r, err := openReader(path, 4096, buf)
+	must(t, err)
+	defer unix.Close(r.fd)
+	clear(buf)
+	if took, err := r.read(buf); err != nil || took <= 0 || string(buf[:8]) != "abcdefgh" {
+		t.Errorf("%v, %v, read %q", took, err, buf[:8])
+	}
+	if _, err := openReader(path, 8192, buf); err == nil || !strings.Contains(err.Error(), "at byte 8192: 0 of 4096 bytes") {
+		t.Errorf("past the end: %v", err)
+	}
+	if _, err := openReader(path+"x", 0, buf); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("no file: %v", err)
+	}
+}
