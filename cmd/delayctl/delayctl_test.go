@@ -198,7 +198,7 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 	s := daemon(t)
 	for _, line := range []string{
 		"add same --backing mem:64M --delay 5ms",
-		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete --compensate 80us --spin off --zero-copy on --poll --pin --realtime 5",
+		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete --compensate 80us --spin off --zero-copy off --poll --pin --realtime 5",
 	} {
 		if code, _, errOut := run(t, s, strings.Fields(line)...); code != 0 {
 			t.Fatal(errOut)
@@ -208,7 +208,7 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 		"same": {Name: "same", Backing: "mem:64M", Delay: "5ms", Size: 64 << 20, Queues: 1, Depth: 1024, Hold: "submit"},
 		"full": {Name: "full", Backing: "/dev/sdb", Read: "1ms", Write: "2ms", Flush: "3ms", Discard: "4ms",
 			Offset: 512, Size: 1 << 30, Queues: 2, Depth: 7, ReadOnly: true, Shared: true, Hold: "complete",
-			Compensate: "80us", Spin: "off", ZeroCopy: "on", Poll: true, Pin: true, Realtime: 5},
+			Compensate: "80us", Spin: "off", ZeroCopy: "off", Poll: true, Pin: true, Realtime: 5},
 	} {
 		code, out, errOut := run(t, s, "show", name, "-o", "toml")
 		if code != 0 {
