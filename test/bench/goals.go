@@ -85,7 +85,7 @@ var ops = []string{"read", "write"}
 
 // small is a point of 4 KiB requests of one job.
 func (d *data) small(part, target string, delay time.Duration, op string, depth int) (Measurement, bool) {
-	return d.results.summary(point{CPUs: d.cpus(part), Target: target, DelayUS: us(delay), Op: op, Jobs: 1, Depth: depth, Bytes: 4096})
+	return d.results.summary(point{Part: part, Target: target, DelayUS: us(delay), Op: op, Jobs: 1, Depth: depth, Bytes: 4096})
 }
 
 // e is p50(target, D) − p50(target without delay) − D, in µs.

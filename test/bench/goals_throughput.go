@@ -22,7 +22,7 @@ var classicPoints = []struct {
 // classic is the measurement of one of them.
 func (d *data) classic(i int, target string) (Measurement, bool) {
 	c := classicPoints[i]
-	return d.results.summary(point{CPUs: d.cpus(throughputPart), Target: target, DelayUS: us(c.delay), Op: c.op, Jobs: c.jobs, Depth: c.depth, Bytes: 4096})
+	return d.results.summary(point{Part: throughputPart, Target: target, DelayUS: us(c.delay), Op: c.op, Jobs: c.jobs, Depth: c.depth, Bytes: 4096})
 }
 
 func classicFive(d *data) goal {
@@ -99,7 +99,7 @@ func waiterCPU(d *data) goal {
 
 func eightAtOnce(d *data) goal {
 	g := goal{number: 7, words: "Eight devices at depth 1 and 10 ms reach ≥ 90 % of eight times what one alone reaches"}
-	p := point{CPUs: d.cpus(throughputPart), Target: eightTarget, DelayUS: us(eightDelay), Op: "read", Jobs: 1, Depth: 1, Bytes: 4096}
+	p := point{Part: throughputPart, Target: eightTarget, DelayUS: us(eightDelay), Op: "read", Jobs: 1, Depth: 1, Bytes: 4096}
 	one, ok1 := d.results.summary(p)
 	p.Jobs = eight
 	all, ok2 := d.results.summary(p)
@@ -133,7 +133,7 @@ func nativeCosts(d *data) goal {
 
 // largeReads is the measurement of sequential reads of 128 KiB at depth 8.
 func (d *data) largeReads(target string) (Measurement, bool) {
-	return d.results.summary(point{CPUs: d.cpus(throughputPart), Target: target, Op: "read", Jobs: 1, Depth: 8, Bytes: 128 << 10})
+	return d.results.summary(point{Part: throughputPart, Target: target, Op: "read", Jobs: 1, Depth: 8, Bytes: 128 << 10})
 }
 
 func zeroCopy(d *data) goal {
