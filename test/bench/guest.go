@@ -28,12 +28,13 @@ type guestOptions struct {
 // run is one part, under way.
 type run struct {
 	*bench
-	part   string
-	scope  scope
-	facts  Facts
-	lines  *os.File
-	curves map[curveKey]*hdrhistogram.Histogram
-	order  []curveKey
+	part      string
+	scope     scope
+	facts     Facts
+	lines     *os.File
+	factsFile string
+	curves    map[curveKey]*hdrhistogram.Histogram
+	order     []curveKey
 }
 
 type curveKey struct {
@@ -68,6 +69,7 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 
 	r := &run{bench: b, part: o.part, scope: scopeOf(o.quick), curves: map[curveKey]*hdrhistogram.Histogram{}}
 	r.facts = Facts{Kernel: b.kernel.String(), CPUs: b.kernel.CPUs, Began: time.Now(), Rounds: r.scope.rounds, Quick: o.quick}
+	r.factsFile = filepath.Join(o.out, o.part+".run.json")
 	if r.lines, err = os.Create(filepath.Join(o.out, o.part+".jsonl")); err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 		r.manyDevices()
 	}
 	r.finishCurves()
-	return errors.Join(ctx.Err(), r.facts.write(filepath.Join(o.out, o.part+".run.json")))
+	return errors.Join(ctx.Err(), r.facts.write(r.factsFile))
 }
 
 func only(targets []target, name string) (some []target) {
@@ -122,6 +124,12 @@ func (r *run) rounds(ctx context.Context, targets []target) {
 		plans = append(plans, steps)
 	}
 	p := newProgress(os.Stderr, total)
+	// What is known is kept after each round: a guest may be ended from outside.
+	keep := func() {
+		if err := r.facts.write(r.factsFile); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		}
+	}
 	broken := map[string]int{} // failures of a target in a row
 	for i, steps := range plans {
 		for _, s := range steps {
@@ -146,6 +154,7 @@ func (r *run) rounds(ctx context.Context, targets []target) {
 			}
 			broken[s.target.name] = 0
 		}
+		keep()
 	}
 }
 
