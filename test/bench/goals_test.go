@@ -15,33 +15,33 @@ func perfect() *data {
 		throughputPart: {Kernel: "7.3.4 (UML, HZ=100, 2 CPUs)", CPUs: 2, Rounds: 3, Began: time.Unix(0, 0)},
 		nativePart:     {Host: "a machine", Versions: map[string]string{"fio": "3.33"}},
 	}}
-	add := func(cpus int, target string, delay float64, op string, jobs, depth, bytes int, p50, iops float64) {
-		d.all = append(d.all, Measurement{CPUs: cpus, Target: target, DelayUS: delay, Op: op, Jobs: jobs, Depth: depth, Bytes: bytes,
+	add := func(part string, target string, delay float64, op string, jobs, depth, bytes int, p50, iops float64) {
+		d.all = append(d.all, Measurement{Part: part, Target: target, DelayUS: delay, Op: op, Jobs: jobs, Depth: depth, Bytes: bytes,
 			Min: delay + 10, P50: p50, Mean: p50, P99: p50 + 100, IOPS: iops, Requests: 1000, Round: 1})
 	}
 	for _, op := range ops {
 		for target, p50 := range map[string]float64{rawTarget: 40, limitTarget: 40, kublkTarget: 100, delaydTarget: 109} {
-			add(1, target, 0, op, 1, 1, 4096, p50, 1e6/p50)
-			add(2, target, 0, op, 1, 1, 4096, p50, 1e6/p50)
-			add(2, target, 0, op, 1, 32, 4096, 32*p50, 20_000)
+			add(accuracyPart, target, 0, op, 1, 1, 4096, p50, 1e6/p50)
+			add(throughputPart, target, 0, op, 1, 1, 4096, p50, 1e6/p50)
+			add(throughputPart, target, 0, op, 1, 32, 4096, 32*p50, 20_000)
 		}
 		for _, delay := range errorDelays {
 			asked := us(delay)
-			add(1, limitTarget, asked, op, 1, 1, 4096, asked+90, 1) // e = 50
-			add(1, delaydTarget, asked, op, 1, 1, 4096, asked+109+45, 1)
-			add(1, delaydCompTarget, asked, op, 1, 1, 4096, asked+40+10, 1)
+			add(accuracyPart, limitTarget, asked, op, 1, 1, 4096, asked+90, 1) // e = 50
+			add(accuracyPart, delaydTarget, asked, op, 1, 1, 4096, asked+109+45, 1)
+			add(accuracyPart, delaydCompTarget, asked, op, 1, 1, 4096, asked+40+10, 1)
 		}
 	}
 	for i, c := range classicPoints {
 		for target, iops := range map[string]float64{limitTarget: 100, dmTarget: 100, delaydCompTarget: []float64{98, 98, 98, 98, 91}[i]} {
-			add(2, target, us(c.delay), c.op, c.jobs, c.depth, 4096, 1, iops)
+			add(throughputPart, target, us(c.delay), c.op, c.jobs, c.depth, 4096, 1, iops)
 		}
 	}
 	for target, iops := range map[string]float64{rawTarget: 100, delaydTarget: 91, delaydCopyTarget: 50} {
-		add(2, target, 0, "read", 1, 8, 128<<10, 1, iops)
+		add(throughputPart, target, 0, "read", 1, 8, 128<<10, 1, iops)
 	}
-	add(2, eightTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
-	add(2, eightTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
+	add(throughputPart, eightTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
+	add(throughputPart, eightTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
 	f := d.parts[nativePart]
 	for _, delay := range waiterDelays {
 		f.figure(waiterFigure(waits[1], delay, "p50_us"), 0.5)
@@ -125,7 +125,7 @@ func TestEachGoalCanBeMissed(t *testing.T) {
 func TestBestMode(t *testing.T) {
 	d := perfect()
 	for _, m := range d.all {
-		if m.Target == delaydTarget && m.DelayUS == 0 && m.Depth == 32 && m.CPUs == 2 {
+		if m.Target == delaydTarget && m.DelayUS == 0 && m.Depth == 32 && m.Part == throughputPart {
 			m.Target, m.IOPS = delaydWideTarget, 30_000
 			d.all = append(d.all, m)
 		}
@@ -161,7 +161,7 @@ func TestReportFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range d.all {
-			if m.CPUs == f.CPUs {
+			if m.Part == part {
 				if err := writeLine(lines, m); err != nil {
 					t.Fatal(err)
 				}

@@ -28,11 +28,13 @@ type guestOptions struct {
 // run is one part, under way.
 type run struct {
 	*bench
-	scope  scope
-	facts  Facts
-	lines  *os.File
-	curves map[curveKey]*hdrhistogram.Histogram
-	order  []curveKey
+	part      string
+	scope     scope
+	facts     Facts
+	lines     *os.File
+	factsFile string
+	curves    map[curveKey]*hdrhistogram.Histogram
+	order     []curveKey
 }
 
 type curveKey struct {
@@ -65,8 +67,9 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 		return err
 	}
 
-	r := &run{bench: b, scope: scopeOf(o.quick), curves: map[curveKey]*hdrhistogram.Histogram{}}
+	r := &run{bench: b, part: o.part, scope: scopeOf(o.quick), curves: map[curveKey]*hdrhistogram.Histogram{}}
 	r.facts = Facts{Kernel: b.kernel.String(), CPUs: b.kernel.CPUs, Began: time.Now(), Rounds: r.scope.rounds, Quick: o.quick}
+	r.factsFile = filepath.Join(o.out, o.part+".run.json")
 	if r.lines, err = os.Create(filepath.Join(o.out, o.part+".jsonl")); err != nil {
 		return err
 	}
@@ -77,12 +80,12 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 		targets = only(targets, o.only)
 	}
 	r.facts.LeftOut = b.leftOut
-	r.rounds(ctx, o.part, targets)
+	r.rounds(ctx, targets)
 	if o.part == throughputPart && ctx.Err() == nil && o.only == "" {
 		r.manyDevices()
 	}
 	r.finishCurves()
-	return errors.Join(ctx.Err(), r.facts.write(filepath.Join(o.out, o.part+".run.json")))
+	return errors.Join(ctx.Err(), r.facts.write(r.factsFile))
 }
 
 func only(targets []target, name string) (some []target) {
@@ -110,17 +113,23 @@ func addFlags(bin string) ([]string, error) {
 }
 
 // rounds measures every target once a round. What fails is said and left out.
-func (r *run) rounds(ctx context.Context, part string, targets []target) {
+func (r *run) rounds(ctx context.Context, targets []target) {
 	var plans [][]step
 	total := time.Duration(0)
 	for round := 1; round <= r.scope.rounds; round++ {
-		steps := r.scope.plan(part, round, targets)
+		steps := r.scope.plan(r.part, round, targets)
 		for _, s := range steps {
 			total += s.estimate()
 		}
 		plans = append(plans, steps)
 	}
 	p := newProgress(os.Stderr, total)
+	// What is known is kept after each round: a guest may be ended from outside.
+	keep := func() {
+		if err := r.facts.write(r.factsFile); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		}
+	}
 	broken := map[string]int{} // failures of a target in a row
 	for i, steps := range plans {
 		for _, s := range steps {
@@ -131,7 +140,7 @@ func (r *run) rounds(ctx context.Context, part string, targets []target) {
 				r.facts.fail("round %d ended before %s, delay %v: the time is over", i+1, s.target.name, s.delay)
 				return
 			}
-			p.next(s.estimate(), fmt.Sprintf("%s, round %d of %d: %s, delay %v", part, i+1, len(plans), s.target.name, s.delay))
+			p.next(s.estimate(), fmt.Sprintf("%s, round %d of %d: %s, delay %v", r.part, i+1, len(plans), s.target.name, s.delay))
 			if broken[s.target.name] >= maxFailures {
 				continue
 			}
@@ -145,6 +154,7 @@ func (r *run) rounds(ctx context.Context, part string, targets []target) {
 			}
 			broken[s.target.name] = 0
 		}
+		keep()
 	}
 }
 
@@ -192,7 +202,7 @@ func (r *run) measure(round int, s step, l load, t *served) error {
 // line completes m and writes it.
 func (r *run) line(round int, target string, delay time.Duration, m Measurement) error {
 	m.Kernel, m.Accel, m.CPUs = r.kernel.Release, strings.ToLower(r.kernel.Machine), runtime.NumCPU()
-	m.Target, m.DelayUS, m.Round = target, us(delay), round
+	m.Part, m.Target, m.DelayUS, m.Round = r.part, target, us(delay), round
 	return writeLine(r.lines, m)
 }
 

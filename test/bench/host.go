@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -49,12 +50,29 @@ func valueIn(path, key string) string {
 }
 
 // versions are those of the programs that measure and are measured.
-func versions() map[string]string {
-	v := map[string]string{"go": runtime.Version()}
-	for _, name := range []string{"fio", "nbdkit"} {
-		if out, err := fixture.Command(name, "--version"); err == nil {
-			v[name] = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(out), name+"-"))
+func versions(bin, kublk string) map[string]string {
+	v := map[string]string{"go": strings.TrimPrefix(runtime.Version(), "go")}
+	for name, program := range map[string]string{"fio": "fio", "nbdkit": "nbdkit", "delayd": filepath.Join(bin, "delayd")} {
+		if out, err := fixture.Command(program, "--version"); err == nil {
+			v[name] = versionIn(out)
 		}
 	}
+	// The cache says which source it was built from.
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(kublk), "version")); err == nil {
+		v["kublk"] = strings.TrimSpace(string(text))
+	}
 	return v
+}
+
+// versionIn finds the version in what a program says: the first word that begins
+// with a digit, after the program's name and a dash if they are glued to it.
+func versionIn(said string) string {
+	for _, word := range strings.Fields(said) {
+		for _, w := range []string{word, word[strings.IndexByte(word, '-')+1:]} {
+			if w != "" && w[0] >= '0' && w[0] <= '9' {
+				return w
+			}
+		}
+	}
+	return strings.TrimSpace(said)
 }

@@ -62,6 +62,8 @@ func command(ctx context.Context, args []string) error {
 	case "native":
 		var o nativeOptions
 		f.StringVar(&o.benchmarks, "benchmarks", "", "`FILE` with what go test -bench printed")
+		f.StringVar(&o.bin, "bin", "bin", "the `FOLDER` of delayd")
+		f.StringVar(&o.kublk, "kublk", "", "the kernel's own ublk server, a `FILE`")
 		f.StringVar(&o.out, "out", "native.run.json", "the `FILE` for the results")
 		f.BoolVar(&o.quick, "quick", false, "measure the core of it")
 		run = func() error { return native(ctx, o) }

@@ -160,7 +160,7 @@ func (d *data) undelayedTable(b *strings.Builder) {
 // targetsOf are those that a part has measured without delay, in its order.
 func (d *data) targetsOf(part string) (names []string) {
 	for _, p := range d.results.order {
-		if p.CPUs == d.cpus(part) && p.DelayUS == 0 && !slices.Contains(names, p.Target) {
+		if p.Part == part && p.DelayUS == 0 && !slices.Contains(names, p.Target) {
 			names = append(names, p.Target)
 		}
 	}

@@ -27,9 +27,10 @@ type Measurement struct {
 	P999    *float64 `json:"p999_us"`       // null below 1000 requests
 	CPU     *float64 `json:"cpu_us_per_io"` // null: no server process of its own
 
-	Bytes    int `json:"bytes"` // of one request
-	Requests int `json:"requests"`
-	Round    int `json:"round"` // from 1
+	Part     string `json:"part"`  // accuracy, throughput
+	Bytes    int    `json:"bytes"` // of one request
+	Requests int    `json:"requests"`
+	Round    int    `json:"round"` // from 1
 }
 
 // writeLine appends m to w as one line of JSON.

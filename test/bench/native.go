@@ -17,6 +17,7 @@ type nativeOptions struct {
 	benchmarks string // output of go test -bench
 	out        string // the file for the facts
 	quick      bool
+	bin, kublk string // whose versions are told
 }
 
 var waiterDelays = []time.Duration{time.Millisecond, 10 * time.Millisecond}
@@ -32,7 +33,7 @@ func native(ctx context.Context, o nativeOptions) error {
 	if err != nil {
 		return err
 	}
-	f := Facts{Began: time.Now(), Quick: o.quick, CPUs: runtime.NumCPU(), Host: host, Versions: versions()}
+	f := Facts{Began: time.Now(), Quick: o.quick, CPUs: runtime.NumCPU(), Host: host, Versions: versions(o.bin, o.kublk)}
 	each := 3 * time.Second
 	if o.quick {
 		each = time.Second

@@ -30,6 +30,17 @@ PASS
 	}
 }
 
+func TestVersionIn(t *testing.T) {
+	for said, want := range map[string]string{
+		"fio-3.33\n": "3.33", "nbdkit 1.32.5 (nbdkit-1.32.5-1)\n": "1.32.5",
+		"delayd 19e3bcc-dirty\n": "19e3bcc-dirty", "strange": "strange", "": "",
+	} {
+		if got := versionIn(said); got != want {
+			t.Errorf("%q is %q, want %q", said, got, want)
+		}
+	}
+}
+
 func TestWaiterIsNeverEarly(t *testing.T) {
 	for _, w := range waits {
 		res, err := waitFor(w, time.Millisecond, 50*time.Millisecond)

@@ -68,7 +68,7 @@ func (s scope) runtime(delay time.Duration, depth int) time.Duration {
 }
 
 // small are the loads of 4 KiB for one delay.
-func (s scope) small(delay time.Duration) []load {
+func (s scope) small(part string, delay time.Duration) []load {
 	var loads []load
 	for _, depth := range []int{1, 32} {
 		for _, op := range []string{"read", "write"} {
@@ -79,7 +79,9 @@ func (s scope) small(delay time.Duration) []load {
 				continue
 			}
 			loads = append(loads, load{op: op, bytes: 4096, jobs: 1, depth: depth, span: span,
-				runtime: s.runtime(delay, depth), single: true})
+				runtime: s.runtime(delay, depth), single: true,
+				// What is compared with a delay, and what is taken off it.
+				exact: part == accuracyPart && (delay > 0 || depth == 1)})
 		}
 	}
 	return loads
@@ -113,7 +115,7 @@ func (s scope) plan(part string, round int, targets []target) []step {
 		for _, d := range s.delays {
 			for _, t := range targets {
 				if t.can(d) {
-					steps = append(steps, step{t, d, s.small(d)})
+					steps = append(steps, step{t, d, s.small(part, d)})
 				}
 			}
 		}
@@ -124,7 +126,7 @@ func (s scope) plan(part string, round int, targets []target) []step {
 		if !t.can(0) {
 			continue
 		}
-		loads := s.small(0)
+		loads := s.small(part, 0)
 		if slices.Contains(copying, t.name) {
 			loads = append(loads, s.large())
 		}

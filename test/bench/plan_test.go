@@ -26,6 +26,9 @@ func TestAccuracyPlan(t *testing.T) {
 			if l.runtime < s.shortest || l.runtime > s.longest || !l.single {
 				t.Errorf("%s %v: %+v", step.target.name, step.delay, l)
 			}
+			if l.exact != (step.delay > 0 || l.depth == 1) {
+				t.Errorf("%s %v, depth %d: exact is %v", step.target.name, step.delay, l.depth, l.exact)
+			}
 		}
 	}
 	if count[rawTarget] != 1 || count[dmTarget] != 8 || count[delaydTarget] != 12 {

@@ -69,7 +69,7 @@ func (r *run) eightDevices(round int) (err error) {
 		made.Push(name, func() error { return d.Del(name) })
 		paths = append(paths, path)
 	}
-	l := load{op: "read", bytes: 4096, jobs: 1, depth: 1, span: span, runtime: r.scope.longest, single: true}
+	l := load{op: "read", bytes: 4096, jobs: 1, depth: 1, span: span, runtime: r.scope.longest, single: true, exact: true}
 	for _, some := range [][]string{paths[:1], paths} {
 		before, err := cpuTime(d.PID())
 		if err != nil {

@@ -46,7 +46,7 @@ func (m *Measurement) setLatencies(ns []int64) {
 
 // point names what is measured once a round.
 type point struct {
-	CPUs    int
+	Part    string
 	Target  string
 	DelayUS float64
 	Op      string
@@ -56,7 +56,7 @@ type point struct {
 }
 
 func (m Measurement) point() point {
-	return point{m.CPUs, m.Target, m.DelayUS, m.Op, m.Jobs, m.Depth, m.Bytes}
+	return point{m.Part, m.Target, m.DelayUS, m.Op, m.Jobs, m.Depth, m.Bytes}
 }
 
 // results are the measurements of one run, by point.
