@@ -186,8 +186,9 @@ func (d *Device) measurement(held time.Duration) measurement {
 // pathOf is the difference between what an application saw and what it is to see
 // of reads that are held for so long: the backing's latency and the hold, or the
 // greater of the two. How late the queue's thread woke is known from what was
-// counted of the reads meanwhile, to a sixteenth: where that is much, on a machine
-// that is busy, the quickest reads tell more.
+// counted of the reads meanwhile, to a sixteenth. On a machine that is busy the
+// medians are of its load: they count only between the path of the quickest reads
+// and twice that.
 func pathOf(hold Hold, held time.Duration, got measured, reads counters.OpCounts) time.Duration {
 	late := time.Duration(0)
 	if h := &reads.Latency[counters.Lateness]; held > 0 && h.Count > 0 {
@@ -199,9 +200,9 @@ func pathOf(hold Hold, held time.Duration, got measured, reads counters.OpCounts
 		}
 		return device - held - backing
 	}
-	return max(0,
-		over(got.device.median, held+late, got.backing.median),
-		over(got.device.quickest, held, got.backing.quickest))
+	usual := over(got.device.median, held+late, got.backing.median)
+	least := max(0, over(got.device.quickest, held, got.backing.quickest))
+	return min(max(usual, least), 2*least)
 }
 
 // since returns the counts of the time between two snapshots.
