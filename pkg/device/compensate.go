@@ -190,9 +190,11 @@ func (d *Device) measurement(held time.Duration) measurement {
 // medians are of its load: they count only between the path of the quickest reads
 // and twice that.
 func pathOf(hold Hold, held time.Duration, got measured, reads counters.OpCounts) time.Duration {
-	late := time.Duration(0)
-	if h := &reads.Latency[counters.Lateness]; held > 0 && h.Count > 0 {
-		late = max(0, h.Quantile(0.5)-usualLateness)
+	late := func(q float64) time.Duration {
+		if held == 0 {
+			return 0 // others' reads may be
+		}
+		return max(0, reads.Latency[counters.Lateness].Quantile(q)-usualLateness)
 	}
 	over := func(device, held, backing time.Duration) time.Duration {
 		if hold == HoldComplete {
@@ -200,8 +202,8 @@ func pathOf(hold Hold, held time.Duration, got measured, reads counters.OpCounts
 		}
 		return device - held - backing
 	}
-	usual := over(got.device.median, held+late, got.backing.median)
-	least := max(0, over(got.device.quickest, held, got.backing.quickest))
+	usual := over(got.device.median, held+late(0.5), got.backing.median)
+	least := max(0, over(got.device.quickest, held+late(0), got.backing.quickest))
 	return min(max(usual, least), 2*least)
 }
 
