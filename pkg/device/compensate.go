@@ -56,6 +56,9 @@ const (
 	// path. More is of a long sleep or a busy machine, and would be missing from
 	// the hold of a request that does without.
 	usualLateness = 50 * time.Microsecond
+	// busyPath is more than a path takes even on an emulated machine, unless that
+	// has other things to do: it is measured again then, and the least counts.
+	busyPath = time.Millisecond
 
 	// measureReads and measureBudget bound it: a few hundred reads.
 	measureReads  = 300
@@ -142,6 +145,17 @@ func (d *Device) measure(ctx context.Context, law *policy) (time.Duration, error
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	path, err := d.measureOnce(ctx, held)
+	for tries := 1; err == nil && path > busyPath && held <= 100*firstHold && tries < 3; tries++ {
+		var again time.Duration
+		if again, err = d.measureOnce(ctx, held); err == nil {
+			path = min(path, again)
+		}
+	}
+	return path, err
+}
+
+func (d *Device) measureOnce(ctx context.Context, held time.Duration) (time.Duration, error) {
 	m := d.measurement(held)
 	bounded, cancel := context.WithTimeout(ctx, measureLimit+m.budget+time.Duration(1+m.warmup+enoughReads)*held)
 	defer cancel()
