@@ -37,27 +37,33 @@ func TestPromise1HoldOfAPolicy(t *testing.T) {
 func TestPathOf(t *testing.T) {
 	const us = time.Microsecond
 	for _, c := range []struct {
-		name                         string
-		hold                         Hold
-		held, device, backing, woken time.Duration
-		want                         time.Duration
+		name                   string
+		hold                   Hold
+		held, woken            time.Duration
+		device, backing        time.Duration // medians
+		quickDevice, quickBack time.Duration
+		leastWoken             time.Duration
+		want                   time.Duration
 	}{
-		{"undelayed", HoldSubmit, 0, 120 * us, 40 * us, 0, 80 * us},
-		{"a backing without latency", HoldSubmit, 0, 70 * us, 0, 0, 70 * us},
-		{"a backing that is slower alone", HoldSubmit, 0, 30 * us, 40 * us, 0, 0},
-		{"held", HoldSubmit, 1000 * us, 1140 * us, 40 * us, 20 * us, 100 * us},
-		{"held, and woken late", HoldSubmit, 1000 * us, 1640 * us, 40 * us, 450 * us, 200 * us},
-		{"others wake late while ours is not held", HoldSubmit, 0, 120 * us, 40 * us, 500 * us, 80 * us},
-		{"answer held", HoldComplete, 1000 * us, 1130 * us, 40 * us, 50 * us, 130 * us},
-		{"answer held, and woken late", HoldComplete, 1000 * us, 1530 * us, 40 * us, 450 * us, 130 * us},
-		{"answer later than the hold", HoldComplete, 1000 * us, 2080 * us, 2000 * us, 0, 80 * us},
+		{"undelayed", HoldSubmit, 0, 0, 120 * us, 40 * us, 90 * us, 35 * us, 0, 80 * us},
+		{"a backing without latency", HoldSubmit, 0, 0, 70 * us, 0, 60 * us, 0, 0, 70 * us},
+		{"a backing that is slower alone", HoldSubmit, 0, 0, 30 * us, 40 * us, 20 * us, 35 * us, 0, 0},
+		{"held", HoldSubmit, 1000 * us, 20 * us, 1140 * us, 40 * us, 1100 * us, 35 * us, 0, 100 * us},
+		{"held, and woken late", HoldSubmit, 1000 * us, 450 * us, 1540 * us, 40 * us, 1110 * us, 35 * us, 0, 100 * us},
+		{"others wake late while ours is not held", HoldSubmit, 0, 500 * us, 120 * us, 40 * us, 90 * us, 35 * us, 0, 80 * us},
+		{"later by count than by the clock", HoldSubmit, 1000 * us, 5800 * us, 6000 * us, 40 * us, 1110 * us, 35 * us, 0, 75 * us},
+		{"a busy machine", HoldSubmit, 1000 * us, 50 * us, 4000 * us, 40 * us, 1110 * us, 35 * us, 0, 150 * us},
+		{"a long sleep", HoldSubmit, 1000 * us, 8000 * us, 9400 * us, 40 * us, 6085 * us, 35 * us, 5000 * us, 200 * us},
+		{"answer held", HoldComplete, 1000 * us, 50 * us, 1130 * us, 40 * us, 1070 * us, 35 * us, 0, 130 * us},
+		{"answer held, and woken late", HoldComplete, 1000 * us, 450 * us, 1530 * us, 40 * us, 1100 * us, 35 * us, 0, 130 * us},
+		{"answer later than the hold", HoldComplete, 1000 * us, 0, 2080 * us, 2000 * us, 1950 * us, 1900 * us, 0, 80 * us},
 	} {
 		var reads counters.OpCounts
 		if c.woken > 0 {
-			reads.Latency[counters.Lateness] = counters.Histogram{Count: 1, Max: int64(c.woken)}
+			reads.Latency[counters.Lateness] = counters.Histogram{Count: 1, Min: int64(c.leastWoken), Max: int64(c.woken)}
 			reads.Latency[counters.Lateness].Buckets[counters.Bucket(int64(c.woken))] = 1
 		}
-		if got := pathOf(c.hold, c.held, medians{c.device, c.backing, 1}, reads); got != c.want {
+		if got := pathOf(c.hold, c.held, measured{sample{c.device, c.quickDevice}, sample{c.backing, c.quickBack}, 1}, reads); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -77,18 +83,18 @@ func TestAMeasurementIsReadBack(t *testing.T) {
 			t.Errorf("argument %d is taken as %q", i, wrong)
 		}
 	}
-	n := medians{120 * time.Microsecond, 41, 7}
-	if got, err := parseMedians(n.String()); err != nil || got != n {
+	n := measured{sample{120 * time.Microsecond, 99}, sample{41, 40}, 7}
+	if got, err := parseMeasured(n.String()); err != nil || got != n {
 		t.Errorf("%+v, %v, want %+v", got, err, n)
 	}
-	if _, err := parseMedians("no idea"); err == nil || !strings.Contains(err.Error(), `"no idea"`) {
+	if _, err := parseMeasured("no idea"); err == nil || !strings.Contains(err.Error(), `"no idea"`) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for want, of := range map[time.Duration][]time.Duration{4: {9, 4, 1}, 6: {9, 8, 4, 1}, 5: {5}} {
-		if got := median(slices.Clone(of)); got != want {
+func TestSample(t *testing.T) {
+	for want, of := range map[sample][]time.Duration{{4, 1}: {9, 4, 1}, {6, 1}: {9, 8, 4, 1}, {5, 5}: {5}} {
+		if got := sampleOf(slices.Clone(of)); got != want {
 			t.Errorf("%v: %v, want %v", of, got, want)
 		}
 	}

@@ -62,16 +62,23 @@ func parseMeasurement(args []string) (m measurement, err error) {
 	return m, err
 }
 
-// medians are how long a read took.
-type medians struct {
-	device, backing time.Duration
+// measured is how long the reads of a measurement took.
+type measured struct {
+	device, backing sample
 	reads           int // of each
 }
 
-func (m medians) String() string { return fmt.Sprintf("%d %d %d", m.device, m.backing, m.reads) }
+// sample is the median of some reads, and the quickest.
+type sample struct{ median, quickest time.Duration }
 
-func parseMedians(s string) (m medians, err error) {
-	_, err = fmt.Sscanf(s, "%d %d %d", &m.device, &m.backing, &m.reads)
+const measuredForm = "%d %d %d %d %d"
+
+func (m measured) String() string {
+	return fmt.Sprintf(measuredForm, m.device.median, m.device.quickest, m.backing.median, m.backing.quickest, m.reads)
+}
+
+func parseMeasured(s string) (m measured, err error) {
+	_, err = fmt.Sscanf(s, measuredForm, &m.device.median, &m.device.quickest, &m.backing.median, &m.backing.quickest, &m.reads)
 	if err != nil {
 		return m, fmt.Errorf("read %q of a child: %w", s, err)
 	}
@@ -92,7 +99,7 @@ func measureAndPrint(args []string) error {
 }
 
 // run is the child's work.
-func (m measurement) run() (medians, error) {
+func (m measurement) run() (measured, error) {
 	// Reads block the thread behind the back of the Go scheduler, as they do in
 	// a program that has none. Nothing else is to happen in this process.
 	debug.SetGCPercent(-1)
@@ -100,19 +107,19 @@ func (m measurement) run() (medians, error) {
 	defer runtime.UnlockOSThread()
 	buf, err := unix.Mmap(-1, 0, m.length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return medians{}, fmt.Errorf("allocate a buffer of %d bytes: %w", m.length, err)
+		return measured{}, fmt.Errorf("allocate a buffer of %d bytes: %w", m.length, err)
 	}
 	back := reader{fd: -1}
 	if m.backing != "" {
 		// A backing that hangs is to be noticed before the device has a request
 		// of ours that would hang with it.
 		if back, err = openReader(m.backing, m.backAt, buf); err != nil {
-			return medians{}, err
+			return measured{}, err
 		}
 	}
 	dev, err := openReader(ublkdev.BlockPath(m.id), m.at, buf)
 	if err != nil {
-		return medians{}, err
+		return measured{}, err
 	}
 	var device, backing []time.Duration
 	end := time.Now().Add(m.budget)
@@ -120,25 +127,25 @@ func (m measurement) run() (medians, error) {
 		b, d := time.Duration(0), time.Duration(0)
 		if m.backing != "" {
 			if b, err = back.read(buf); err != nil {
-				return medians{}, err
+				return measured{}, err
 			}
 		}
 		if d, err = dev.read(buf); err != nil {
-			return medians{}, err
+			return measured{}, err
 		}
 		if i >= 0 {
 			device, backing = append(device, d), append(backing, b)
 		}
 	}
 	if len(device) == 0 {
-		return medians{}, errors.New("no reads were asked for")
+		return measured{}, errors.New("no reads were asked for")
 	}
-	return medians{median(device), median(backing), len(device)}, nil
+	return measured{sampleOf(device), sampleOf(backing), len(device)}, nil
 }
 
-func median(d []time.Duration) time.Duration {
+func sampleOf(d []time.Duration) sample {
 	slices.Sort(d)
-	return (d[(len(d)-1)/2] + d[len(d)/2]) / 2
+	return sample{(d[(len(d)-1)/2] + d[len(d)/2]) / 2, d[0]}
 }
 
 // reader is a file and the byte of it that is read.

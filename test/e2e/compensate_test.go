@@ -36,32 +36,37 @@ func TestCompensatedMedianIsNearer(t *testing.T) {
 			if err != nil || took <= 0 || took > 50*time.Millisecond || dev.Compensate != "auto" || len(dev.Warnings) > 0 {
 				t.Fatalf("%q is taken off, asked for %q, warnings %q", dev.Compensation, dev.Compensate, dev.Warnings)
 			}
-			// In turns: a machine that is slow for a while is so for all three.
-			var backing, with, without fixture.Latencies
-			for range 6 {
-				backing = append(backing, read(raw)...)
-				d.mustCtl("compensate", "near", took.String())
-				with = append(with, read(path)...)
-				d.mustCtl("compensate", "near", "off")
-				l := read(path)
-				if l.Min() < delay {
-					t.Errorf("without compensation a read took %v", l.Min())
+			nearer := func() (ok bool) {
+				// In turns: a machine that is slow for a while is so for all three.
+				var backing, with, without fixture.Latencies
+				for range 6 {
+					backing = append(backing, read(raw)...)
+					d.mustCtl("compensate", "near", took.String())
+					l := read(path)
+					if l.Min() < delay-took {
+						t.Errorf("a read took %v, less than %v less %v", l.Min(), delay, took)
+					}
+					with = append(with, l...)
+					d.mustCtl("compensate", "near", "off")
+					if l = read(path); l.Min() < delay {
+						t.Errorf("without compensation a read took %v", l.Min())
+					}
+					without = append(without, l...)
 				}
-				without = append(without, l...)
+				for _, l := range []fixture.Latencies{backing, with, without} {
+					slices.Sort(l)
+				}
+				want := backing.Median() + delay
+				t.Logf("want %v; with %v taken off %v, without %v", want, took, with.Median(), without.Median())
+				return without.Median()-with.Median() >= took/4 && (with.Median()-want).Abs() < (without.Median()-want).Abs()
 			}
-			for _, l := range []fixture.Latencies{backing, with, without} {
-				slices.Sort(l)
-			}
-			want := backing.Median() + delay
-			t.Logf("want %v; with %v taken off %v, without %v", want, took, with.Median(), without.Median())
-			if saved := without.Median() - with.Median(); saved < took/4 {
-				t.Errorf("with %v taken off a read is only %v quicker", took, saved)
-			}
-			if off, much := (with.Median() - want).Abs(), (without.Median() - want).Abs(); off >= much {
-				t.Errorf("compensated it is %v from %v, without %v", off, want, much)
-			}
-			if with.Min() < delay-took {
-				t.Errorf("a read took %v, less than %v less %v", with.Min(), delay, took)
+			// A machine that is busy wakes the daemon later than all that is
+			// compensated, now in one of the two and then in the other.
+			tries := 1
+			for ; !nearer(); tries++ {
+				if tries == 5 {
+					t.Fatalf("with %v taken off, reads are not nearer to the backing's latency + %v", took, delay)
+				}
 			}
 			d.del("near")
 		})
