@@ -37,9 +37,10 @@ func dataCases(short bool) (cases []dataCase) {
 			{"file", 0, 1, "libaio"},
 			{"mem", 3 * ms, 1, "io_uring"},
 			{"mem", 200 * us, 2, "libaio"},
+			{"polled", 200 * us, 1, "io_uring"},
 		}
 	}
-	for _, backing := range []string{"block", "file", "mem"} {
+	for _, backing := range []string{"block", "file", "mem", "polled"} {
 		for i, delay := range []time.Duration{0, 200 * us, 3 * ms} {
 			for queues := 1; queues <= 2; queues++ {
 				// Each engine meets each backing, delay and number of queues.
@@ -67,7 +68,7 @@ func TestDataWithFio(t *testing.T) {
 			d := d.with(t)
 			b := newBacking(t, c.backing, size)
 			name := shortName(t)
-			path := d.add(name, "--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))
+			path := d.add(name, append(b.flags, "--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))...)
 			if got, err := fixture.Size(path); got != size {
 				t.Fatalf("the device has %d bytes (%v), its backing %d", got, err, size)
 			}
