@@ -126,12 +126,19 @@ func TestPromise4PolledBackingThatHangs(t *testing.T) {
 	k.submit()
 	time.Sleep(500 * time.Millisecond)
 	const watched = 3 * time.Second
-	before := cpuTime(t, d)
+	before, looks := cpuTime(t, d), d.Counters().Snapshot().Loop
 	time.Sleep(watched)
-	if took := cpuTime(t, d) - before; took > watched/4 {
+	now := d.Counters().Snapshot().Loop
+	if n := now.Sleeps - looks.Sleeps; n > uint64(watched/(30*time.Millisecond)) {
+		t.Errorf("a backing that hangs costs %d wake-ups in %v", n, watched)
+	}
+	if now.Spun != looks.Spun {
+		t.Errorf("a backing that hangs is spun on for %v in %v", now.Spun-looks.Spun, watched)
+	}
+	took := cpuTime(t, d) - before
+	t.Logf("a backing that hangs costs %v of CPU in %v", took, watched)
+	if took > watched/4 {
 		t.Errorf("a backing that hangs costs %v of CPU in %v", took, watched)
-	} else {
-		t.Logf("a backing that hangs costs %v of CPU in %v", took, watched)
 	}
 	command("resume", dm.Path)
 	must(t, k.reap(1, 20*time.Second, func(_ int, res int32) {
