@@ -52,8 +52,8 @@ func (u *unpolled) lose(why *string) {
 	}
 }
 
-// refused is the reason that a queue finds while it serves: it allocates
-// nothing then.
+// refused is the reason that a queue finds while it serves. Recording it, once
+// in a device's life, allocates nothing.
 var refused = "the backing refuses polled requests, although its queue says that it can: it is not polled any more"
 
 // polling is a queue's second ring. queue thread only.
