@@ -21,11 +21,12 @@ import (
 // rests as if there were no second ring (promise 4).
 const (
 	// polledPatience is how long looks follow each other without a pause when
-	// nothing comes. Whoever answers later gets less of the CPU: a pause of a
-	// part of the time waited so far, which is by how much the answer is late.
+	// nothing comes and nothing is sent. Whoever answers later gets less of the
+	// CPU: a pause of a part of the time waited so far, which is by how much the
+	// answer is late.
 	polledPatience = int64(time.Millisecond)
 	polledLateness = 8
-	longestPause   = int64(10 * time.Millisecond)
+	longestPause   = int64(50 * time.Millisecond)
 	// breath is the pause after a look where no CPU is free for polling.
 	breath = int64(50 * time.Microsecond)
 	// refusals is how many polled requests the backing may refuse in a row
@@ -51,8 +52,8 @@ func (u *unpolled) lose(why *string) {
 	}
 }
 
-// refused is the reason that a queue finds while it serves: it allocates
-// nothing then.
+// refused is the reason that a queue finds while it serves. Recording it, once
+// in a device's life, allocates nothing.
 var refused = "the backing refuses polled requests, although its queue says that it can: it is not polled any more"
 
 // polling is a queue's second ring. queue thread only.
@@ -60,7 +61,7 @@ type polling struct {
 	ring   *uring.Ring // nil: the backing is not polled
 	flying int         // requests in the ring
 	denied int         // refused in a row
-	since  int64       // when the last one came, or the first was sent
+	since  int64       // when the last one came or was sent
 }
 
 // openPolled makes the second ring, if there is to be one. A kernel that has no
@@ -103,9 +104,8 @@ func (q *queue) polls(r *request) bool {
 
 // submitPolled queues the next piece of a read or a write.
 func (q *queue) submitPolled(tag uint16, r *request) {
-	if q.polled.flying++; q.polled.flying == 1 {
-		q.polled.since = q.now
-	}
+	q.polled.flying++
+	q.polled.since = q.now
 	q.prepare(q.polled.ring.Next(), tag, r)
 }
 

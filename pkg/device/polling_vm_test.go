@@ -64,14 +64,14 @@ func TestPromise3PollingStarvesNobody(t *testing.T) {
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("%d writes were held after %v", n/2, took)
 	}
+	if d.Counters().Snapshot().Ops[op.Read].InFlight == 0 {
+		t.Error("the reads came so soon that nothing is polled for")
+	}
 	l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 20})
 	must(t, err)
 	t.Logf("beside a polled backing: median %v, longest %v of a delay of %v", l.Median(), l.Max(), delay)
 	if l.Min() < delay || l.Max() > 500*time.Millisecond {
 		t.Errorf("a write beside a polled backing took %v to %v, asked %v", l.Min(), l.Max(), delay)
-	}
-	if d.Counters().Snapshot().Ops[op.Read].InFlight == 0 {
-		t.Error("the reads came so soon that nothing was polled for meanwhile")
 	}
 	letGo(t, d, n/2)
 	must(t, k.reap(n, 60*time.Second, func(i int, res int32) {
@@ -126,12 +126,19 @@ func TestPromise4PolledBackingThatHangs(t *testing.T) {
 	k.submit()
 	time.Sleep(500 * time.Millisecond)
 	const watched = 3 * time.Second
-	before := cpuTime(t, d)
+	before, looks := cpuTime(t, d), d.Counters().Snapshot().Loop
 	time.Sleep(watched)
-	if took := cpuTime(t, d) - before; took > watched/4 {
+	now := d.Counters().Snapshot().Loop
+	if n := now.Sleeps - looks.Sleeps; n > uint64(watched/(30*time.Millisecond)) {
+		t.Errorf("a backing that hangs costs %d wake-ups in %v", n, watched)
+	}
+	if now.Spun != looks.Spun {
+		t.Errorf("a backing that hangs is spun on for %v in %v", now.Spun-looks.Spun, watched)
+	}
+	took := cpuTime(t, d) - before
+	t.Logf("a backing that hangs costs %v of CPU in %v", took, watched)
+	if took > watched/4 {
 		t.Errorf("a backing that hangs costs %v of CPU in %v", took, watched)
-	} else {
-		t.Logf("a backing that hangs costs %v of CPU in %v", took, watched)
 	}
 	command("resume", dm.Path)
 	must(t, k.reap(1, 20*time.Second, func(_ int, res int32) {

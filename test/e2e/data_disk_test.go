@@ -192,6 +192,8 @@ type backing struct {
 	kind string
 	spec string // for --backing; "" for mem:, see path
 	size int64
+
+	flags []string // more for delayctl add
 }
 
 // path is the device or file that holds the bytes. That of mem: exists only as
@@ -210,7 +212,8 @@ func memFile(d *daemon, name string) string {
 
 // newBacking makes a backing of the kind: "block" (null_blk in memory, with a
 // write-back cache and discards), "file" (on an ext4 of its own, so that its
-// I/O is direct), "tmpfs" (a file whose I/O goes through the cache) or "mem".
+// I/O is direct), "tmpfs" (a file whose I/O goes through the cache), "mem", or
+// "polled" (null_blk with queues to poll, for a device that asks to poll it).
 func newBacking(t testing.TB, kind string, size int64) backing {
 	t.Helper()
 	f := fixture.For(t)
@@ -218,6 +221,9 @@ func newBacking(t testing.TB, kind string, size int64) backing {
 	switch kind {
 	case "block":
 		b.spec = f.NullBlk(fixture.MemoryBacked(int(size/mib)).With("cache_size", 4).With("discard", true)).Path
+	case "polled":
+		b.spec = f.Filled(fixture.Polled(int(size / mib))).Path
+		b.flags = []string{"--poll"}
 	case "file":
 		disk := f.NullBlk(fixture.MemoryBacked(int(size/mib) + 64))
 		f.Mkfs("ext4", disk.Path, "-q")
@@ -245,7 +251,7 @@ func wayOf(copying bool) string {
 func checkWay(t testing.TB, d *daemon, name string, b backing, copying bool) {
 	t.Helper()
 	dev := d.show(name)
-	if want := !copying && b.kind != "mem" && kernelZeroCopies(t); dev.ZeroCopied != want {
+	if want := !copying && b.kind != "mem" && b.kind != "polled" && kernelZeroCopies(t); dev.ZeroCopied != want {
 		t.Fatalf("a device on %s, zero copy %s: zero copied %v, want %v", b.kind, dev.ZeroCopy, dev.ZeroCopied, want)
 	}
 	if (dev.BufferBytes == 0) != dev.ZeroCopied {

@@ -47,15 +47,19 @@ func dataCases(short bool) (cases []dataCase) {
 			{"file", 0, 1, "libaio", true},
 			{"mem", 3 * ms, 1, "io_uring", false},
 			{"mem", 200 * us, 2, "libaio", false},
+			{"polled", 200 * us, 1, "io_uring", false},
 		}
 	}
-	for _, backing := range []string{"block", "file", "mem"} {
+	for _, backing := range []string{"block", "file", "mem", "polled"} {
 		for i, delay := range []time.Duration{0, 200 * us, 3 * ms} {
 			for queues := 1; queues <= 2; queues++ {
 				// Each engine meets each backing, delay and number of queues.
 				engine := [2]string{"io_uring", "libaio"}[(i+queues)%2]
+				if backing == "polled" && i != queues {
+					continue
+				}
 				cases = append(cases, dataCase{backing, delay, queues, engine, false})
-				if backing != "mem" && i == queues {
+				if backing != "mem" && backing != "polled" && i == queues {
 					cases = append(cases, dataCase{backing, delay, queues, engine, true})
 				}
 			}
@@ -80,7 +84,7 @@ func TestDataWithFio(t *testing.T) {
 			d := d.with(t)
 			b := newBacking(t, c.backing, size)
 			name := shortName(t)
-			path := d.add(name, append(copyFlags(c.copying),
+			path := d.add(name, append(append(copyFlags(c.copying), b.flags...),
 				"--backing", b.spec, "--delay", c.delay.String(), "--queues", strconv.Itoa(c.queues))...)
 			checkWay(t, d, name, b, c.copying)
 			if got, err := fixture.Size(path); got != size {

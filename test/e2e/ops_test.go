@@ -33,12 +33,12 @@ func TestDiscardAndZeroesReachTheBacking(t *testing.T) {
 	scsi := func(options ...string) func(t *testing.T) (backing, string) {
 		return func(t *testing.T) (backing, string) {
 			options = append(options, "dev_size_mb=8", "delay=0", "lbprz=1")
-			return backing{"block", fixture.For(t).ScsiDebug(options...).Path, opsSize}, ""
+			return backing{kind: "block", spec: fixture.For(t).ScsiDebug(options...).Path, size: opsSize}, ""
 		}
 	}
 	loop := func(t *testing.T) (backing, string) {
 		file := newBacking(t, "file", opsSize).spec
-		return backing{"block", fixture.For(t).Loop(file, fixture.LoopOptions{}).Path, opsSize}, file
+		return backing{kind: "block", spec: fixture.For(t).Loop(file, fixture.LoopOptions{}).Path, size: opsSize}, file
 	}
 	file := func(kind string) func(t *testing.T) (backing, string) {
 		return func(t *testing.T) (backing, string) {
