@@ -65,7 +65,8 @@ func versions(bin, kublk string) map[string]string {
 }
 
 // versionIn finds the version in what a program says: the first word that begins
-// with a digit, after the program's name and a dash if they are glued to it.
+// with a digit, after the program's name and a dash if they are glued to it; else
+// the last word.
 func versionIn(said string) string {
 	for _, word := range strings.Fields(said) {
 		for _, w := range []string{word, word[strings.IndexByte(word, '-')+1:]} {
@@ -74,5 +75,8 @@ func versionIn(said string) string {
 			}
 		}
 	}
-	return strings.TrimSpace(said)
+	if words := strings.Fields(said); len(words) > 0 {
+		return words[len(words)-1]
+	}
+	return "unknown"
 }

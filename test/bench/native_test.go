@@ -33,7 +33,7 @@ PASS
 func TestVersionIn(t *testing.T) {
 	for said, want := range map[string]string{
 		"fio-3.33\n": "3.33", "nbdkit 1.32.5 (nbdkit-1.32.5-1)\n": "1.32.5",
-		"delayd 19e3bcc-dirty\n": "19e3bcc-dirty", "strange": "strange", "": "",
+		"delayd 19e3bcc-dirty\n": "19e3bcc-dirty", "delayd abc1234": "abc1234", "": "unknown",
 	} {
 		if got := versionIn(said); got != want {
 			t.Errorf("%q is %q, want %q", said, got, want)
