@@ -111,7 +111,7 @@ func (d *data) delayTable(b *strings.Builder) {
 		if len(rows) == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "Direct %ss of 4 KiB, one at a time: median / p99 in ms, by the delay asked (* some were early).\n\n", op)
+		fmt.Fprintf(b, "Direct %ss of 4 KiB, one at a time: median / p99 in ms, by the delay asked (* some took less than that, as compensation may make them).\n\n", op)
 		table(b, append([]string{"asked"}, delayTargets...), rows)
 	}
 }
