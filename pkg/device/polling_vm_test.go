@@ -64,14 +64,19 @@ func TestPromise3PollingStarvesNobody(t *testing.T) {
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("%d writes were held after %v", n/2, took)
 	}
-	if d.Counters().Snapshot().Ops[op.Read].InFlight == 0 {
-		t.Error("the reads came so soon that nothing is polled for")
+	// The reads take half a second: a neighbour that they starve is starved for
+	// so long, and one that has to share the CPU is not.
+	neighbour := 0
+	for ; d.Counters().Snapshot().Ops[op.Read].InFlight > 0; neighbour++ {
+		l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 1})
+		must(t, err)
+		if l.Min() < delay {
+			t.Errorf("a write took %v, asked %v", l.Min(), delay)
+		}
 	}
-	l, err := fixture.Measure(quiet.Info().Path, fixture.Load{Op: op.Write, Count: 20})
-	must(t, err)
-	t.Logf("beside a polled backing: median %v, longest %v of a delay of %v", l.Median(), l.Max(), delay)
-	if l.Min() < delay || l.Max() > 500*time.Millisecond {
-		t.Errorf("a write beside a polled backing took %v to %v, asked %v", l.Min(), l.Max(), delay)
+	t.Logf("%d writes with a delay of %v were answered while a neighbour was polled", neighbour, delay)
+	if neighbour < 5 {
+		t.Errorf("only %d writes were answered while a neighbour was polled, want 5", neighbour)
 	}
 	letGo(t, d, n/2)
 	must(t, k.reap(n, 60*time.Second, func(i int, res int32) {
