@@ -174,7 +174,7 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 	s := daemon(t)
 	for _, line := range []string{
 		"add same --backing mem:64M --delay 5ms",
-		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete --compensate 80us --spin off --zero-copy on --poll --pin --realtime 5",
+		"add full --backing /dev/sdb --read 1ms --write 2ms --flush 3ms --discard 4ms --offset 512 --size 1GiB --queues 2 --depth 7 --read-only --shared --hold complete --compensate 80us --spin off --zero-copy off --poll --pin --realtime 5",
 	} {
 		if code, _, errOut := run(t, s, strings.Fields(line)...); code != 0 {
 			t.Fatal(errOut)
