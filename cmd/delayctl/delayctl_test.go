@@ -184,7 +184,7 @@ func TestShowAsTOMLIsADeviceFile(t *testing.T) {
 		"same": {Name: "same", Backing: "mem:64M", Delay: "5ms", Size: 64 << 20, Queues: 1, Depth: 1024, Hold: "submit"},
 		"full": {Name: "full", Backing: "/dev/sdb", Read: "1ms", Write: "2ms", Flush: "3ms", Discard: "4ms",
 			Offset: 512, Size: 1 << 30, Queues: 2, Depth: 7, ReadOnly: true, Shared: true, Hold: "complete",
-			Compensate: "80us", Spin: "off", ZeroCopy: "on", Poll: true, Pin: true, Realtime: 5},
+			Compensate: "80us", Spin: "off", ZeroCopy: "off", Poll: true, Pin: true, Realtime: 5},
 	} {
 		code, out, errOut := run(t, s, "show", name, "-o", "toml")
 		if code != 0 {
