@@ -58,7 +58,7 @@ func TestPromise8WrongValues(t *testing.T) {
 	mem := func(flags ...string) []string { return add("a", append([]string{"--backing", "mem:1M"}, flags...)...) }
 	refused(t, d, []refusal{
 		{"zero copy of what the daemon copies", mem("--zero-copy", "on"), 1, []string{"zero copy on", "use auto or off"}},
-		{"zero copy and polling", mem("--zero-copy", "on", "--poll"), 1, []string{`zero_copy "on": cannot be had together with poll`, "drop one of the two"}},
+		{"zero copy and polling", mem("--zero-copy", "on", "--poll"), 2, []string{`--zero-copy "on": cannot be had together with poll`, "drop one of the two"}},
 		{"name taken", add("taken", "--backing", "mem:1M"), 1, []string{`"taken" exists`, "choose another name", "delayctl del taken"}},
 		{"name taken, another backing", add("taken", "--backing", "null:1M"), 1, []string{`"taken" exists`}},
 		{"name empty", add("", "--backing", "mem:1M"), 2, []string{"name: empty", hintName}},
