@@ -75,7 +75,7 @@ func waitHere(w wait, delay, d time.Duration) (res waited, err error) {
 	}
 	defer func() { err = errors.Join(err, ring.Close()) }()
 	q := &waiting{ring: ring, clock: scheduler.Monotonic(), waiter: scheduler.NewWaiter(),
-		budget: scheduler.NewSpinBudget(runtime.NumCPU())}
+		budget: scheduler.NewSpinBudget(scheduler.DefaultSpinners(runtime.NumCPU()))}
 	q.waiter.SetSpin(w.spin)
 
 	// What the Waiter learns first does not count.
