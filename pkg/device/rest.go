@@ -17,7 +17,7 @@ import (
 // gives it back and sleeps for as long as it takes. One that waits for a
 // deadline which is near keeps the P up to it.
 const (
-	slice       = int64(2 * time.Millisecond) // well below the monitor's 10 ms
+	slice       = int64(20 * time.Millisecond) // the monitor ends it after 10
 	quietSlices = 3
 	near        = int64(20 * time.Millisecond) // a monitor's signal or two
 )
