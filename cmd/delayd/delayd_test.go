@@ -41,8 +41,7 @@ func TestWrongUsage(t *testing.T) {
 		"--metrics 9799":   "delayd: --metrics \"9799\": not HOST:PORT\nhint: for example localhost:9799, or :9799 for all addresses\n",
 		"--owner a/b":      "delayd: --owner \"a/b\": has \"/\" in it\nhint: want 1 to 64 of A-Z a-z 0-9 . _ - and neither a dot nor a dash first\n",
 		"helper mount":     "delayd: unknown helper \"mount\"\n" + help,
-		"helper settle":    "delayd: accepts 1 arg(s), received 0\n" + help,
-		"helper start 1":   "delayd: accepts 2 arg(s), received 1\n" + help,
+		"helper serve 1":   "delayd: accepts 0 arg(s), received 1\n" + help,
 		"helper measure 1": "delayd: accepts 8 arg(s), received 1\n" + help,
 	} {
 		var out, errOut bytes.Buffer
@@ -276,11 +275,8 @@ func TestMetrics(t *testing.T) {
 
 func TestHelpersFailOnWhatIsNoDisk(t *testing.T) {
 	for line, want := range map[string]string{
-		"helper settle x":                           "delayd: helper settle: \"x\" is not a number\n",
-		"helper start 1 x":                          "delayd: helper start: \"x\" is not a number\n",
 		"helper measure x 0 512 0 1 1s /dev/null 0": "delayd: helper measure: \"x\" is not a number\n",
 		"helper measure 1 0 512 0 1 1 /dev/null 0":  "delayd: helper measure: \"1\" is not a time\n",
-		"helper settle 999999":                      "delayd: set the scheduler: open /sys/block/ublkb999999/queue/scheduler: no such file or directory\n",
 	} {
 		var out, errOut bytes.Buffer
 		if code := execute(context.Background(), strings.Fields(line), &out, &errOut); code != 1 || errOut.String() != want {

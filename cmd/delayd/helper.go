@@ -15,8 +15,7 @@ func helperCommand(running *bool) *cobra.Command {
 			return fmt.Errorf("unknown helper %q", args[0])
 		}}
 	for use, args := range map[string]int{
-		"start ID PID": 2,
-		"settle ID":    1,
+		"serve": 0,
 		"measure ID AT LENGTH WARMUP READS BUDGET BACKING BACKING-AT": 8,
 	} {
 		cmd.AddCommand(&cobra.Command{Use: use, Args: cobra.ExactArgs(args), RunE: func(c *cobra.Command, args []string) error {

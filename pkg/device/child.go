@@ -17,45 +17,56 @@ import (
 // Helper runs in a child process what [Host] must not do itself (helper.go says
 // why). Its args are what Host appends to [HostOptions].Helper:
 //
+//	serve           do what standard input says (see settle), one after the
+//	                other, and answer each on standard output
+//	measure ID …    read the device and its backing and print how long each took
+//	                (see measurement)
+func Helper(args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "serve":
+		return serveSettling(os.Stdin, os.Stdout)
+	case len(args) > 0 && args[0] == "measure":
+		return measureAndPrint(args[1:])
+	}
+	return fmt.Errorf("helper %q: want \"serve\" or \"measure ID …\"", args)
+}
+
+// settle is what a child does to a device that is being made:
+//
 //	start ID PID    start the ublk device, which process PID serves; the driver
 //	                reads its partitions meanwhile
 //	settle ID       read the partitions of a device that was started without that
-//	measure ID …    read the device and its backing and print how long each took
-//	                (see measurement)
 //
-// The first two then set the device's I/O scheduler to none: one queue gets
-// mq-deadline by default, which merges, reorders and keeps all but 256 requests
-// to itself.
-func Helper(args []string) error {
-	if len(args) > 0 && args[0] == "measure" {
-		return measureAndPrint(args[1:])
-	}
+// Both then set the device's I/O scheduler to none: one queue gets mq-deadline by
+// default, which merges, reorders and keeps all but 256 requests to itself. What
+// is said is what went wrong without being an error.
+func settle(args []string) (said string, err error) {
 	numbers := make([]int, max(0, len(args)-1))
 	for i := range numbers {
 		n, err := strconv.Atoi(args[i+1])
 		if err != nil || n < 0 {
-			return fmt.Errorf("helper %s: %q is not a number", args[0], args[i+1])
+			return "", fmt.Errorf("%q is not a number", args[i+1])
 		}
 		numbers[i] = n
 	}
 	switch {
 	case len(numbers) == 2 && args[0] == "start":
 		if err := startDevice(numbers[0], numbers[1]); err != nil {
-			return err
+			return "", err
 		}
-		return setScheduler("/sys/block", filepath.Base(ublkdev.BlockPath(numbers[0])), "none")
+		return "", setScheduler("/sys/block", filepath.Base(ublkdev.BlockPath(numbers[0])), "none")
 	case len(numbers) == 1 && args[0] == "settle":
 		path := ublkdev.BlockPath(numbers[0])
 		if err := setScheduler("/sys/block", filepath.Base(path), "none"); err != nil {
-			return err
+			return "", err
 		}
 		// A disk whose first blocks cannot be read is no less a disk.
 		if err := rescan(path); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			return err.Error(), nil
 		}
-		return nil
+		return "", nil
 	}
-	return fmt.Errorf("helper %q: want \"start ID PID\", \"settle ID\" or \"measure ID …\"", args)
+	return "", fmt.Errorf("%q: want \"start ID PID\" or \"settle ID\"", args)
 }
 
 // startDevice is START_DEV, for another process.

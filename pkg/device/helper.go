@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -34,13 +33,10 @@ func (h *Host) help(ctx context.Context, args ...string) (said string, err error
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = dieLimit
-	// Nor may a child outlive the daemon and go on with a device that the next
-	// one removes. The kernel sends that signal when the thread that started the
-	// child ends, so that goroutine keeps its thread meanwhile.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = dieWithUs()
 	ended := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
+		runtime.LockOSThread() // see dieWithUs
 		defer runtime.UnlockOSThread()
 		ended <- cmd.Run()
 	}()

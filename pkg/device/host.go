@@ -50,6 +50,7 @@ type Host struct {
 	budget   *scheduler.SpinBudget
 	log      *slog.Logger
 	records  *records
+	settlers settlers
 	// dearClock, if set, replaces what was measured of the clock. For tests.
 	dearClock *bool
 
@@ -122,6 +123,7 @@ func NewHost(ctx context.Context, opts HostOptions) (*Host, error) {
 
 // Close gives the driver back. No device may be left.
 func (h *Host) Close() error {
+	h.settlers.close()
 	return errors.Join(h.records.close(), h.control.Close())
 }
 

@@ -228,7 +228,7 @@ func (d *Device) awaitQueues() error {
 func (d *Device) goLive(ctx context.Context) error {
 	h, id := d.host, strconv.Itoa(d.id)
 	if !d.flags().Has(ublkdev.FeatureNoAutoPartScan) {
-		if _, err := h.help(ctx, "start", id, strconv.Itoa(os.Getpid())); err != nil {
+		if _, err := h.settle(ctx, "start", id, strconv.Itoa(os.Getpid())); err != nil {
 			return err
 		}
 		return awaitNode(ctx, ublkdev.BlockPath(d.id))
@@ -239,7 +239,7 @@ func (d *Device) goLive(ctx context.Context) error {
 	if err := awaitNode(ctx, ublkdev.BlockPath(d.id)); err != nil {
 		return err
 	}
-	remark, err := h.help(ctx, "settle", id)
+	remark, err := h.settle(ctx, "settle", id)
 	if remark != "" {
 		d.log.Warn("the partitions could not be read", "reason", remark)
 	}
