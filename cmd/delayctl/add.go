@@ -49,7 +49,7 @@ Writing zeroes is delayed as writing is.`,
 	f.StringVar(&s.Spin, "spin", api.Auto, "how long before a deadline to look at the clock instead of sleeping: auto, off or `D`")
 	f.StringVar(&s.ZeroCopy, "zero-copy", api.Auto, "let the backing work on the request's own pages: `MODE` auto, on or off")
 	f.BoolVar(&s.Poll, "poll", false, "poll the backing for completions while it has requests; takes a CPU")
-	f.BoolVar(&s.Pin, "pin", false, "bind each queue's thread to the CPUs that the kernel maps to the queue")
+	f.BoolVar(&s.Pin, "pin", false, "bind each queue's thread to one of the CPUs that the kernel maps to the queue")
 	f.IntVar(&s.Realtime, "realtime", 0, fmt.Sprintf("SCHED_FIFO priority `N` of the queues' threads, 1 to %d (0: none)", api.MaxRealtime))
 	outputFlag(cmd, &output, "text", "json")
 	err := errors.Join(

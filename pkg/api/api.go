@@ -82,8 +82,8 @@ type Spec struct {
 	// Poll has the backing polled for completions while it has requests,
 	// instead of waiting for its interrupts.
 	Poll bool `json:"poll,omitempty"`
-	// Pin binds each queue's thread to the CPUs that the driver maps to the
-	// queue.
+	// Pin binds each queue's thread to one of the CPUs that the driver maps
+	// to the queue.
 	Pin bool `json:"pin,omitempty"`
 	// Realtime is the SCHED_FIFO priority of the queues' threads, 1 to
 	// [MaxRealtime]; 0 leaves them to the normal scheduler.

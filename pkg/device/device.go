@@ -201,6 +201,7 @@ func (d *Device) teardown(ctx context.Context) error {
 	d.finish()
 	var errs []error
 	for _, q := range d.queues {
+		d.untune(q.tune)
 		errs = append(errs, q.mem.close(), q.mail.close())
 	}
 	errs = append(errs, d.cells.Close(), d.back.Close(), d.host.records.remove(d.spec.Name))

@@ -51,6 +51,7 @@ type Host struct {
 	log      *slog.Logger
 	records  *records
 	settlers settlers
+	pins     pins
 	// dearClock, if set, replaces what was measured of the clock. For tests.
 	dearClock *bool
 

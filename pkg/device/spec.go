@@ -69,7 +69,7 @@ type Spec struct {
 	Spin       scheduler.SpinMode // how long before a deadline a queue spins
 	ZeroCopy   Choice             // let the backing work on the request's own pages
 	Poll       bool               // poll the backing for completions
-	Pin        bool               // bind each queue's thread to the CPUs of its queue
+	Pin        bool               // bind each queue's thread to one of the CPUs of its queue
 	Realtime   int                // SCHED_FIFO priority of the queues' threads; 0: none
 }
 

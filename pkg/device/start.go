@@ -247,10 +247,6 @@ func (d *Device) goLive(ctx context.Context) error {
 }
 
 func (d *Device) newQueue(ctx context.Context, id int) (*queue, error) {
-	tune, err := d.tuning(ctx, id)
-	if err != nil {
-		return nil, err
-	}
 	ublk, err := ublkdev.NewQueue(int(d.char.Fd()), id, d.spec.Depth)
 	if err != nil {
 		return nil, err
@@ -264,6 +260,10 @@ func (d *Device) newQueue(ctx context.Context, id int) (*queue, error) {
 	mail, err := newMailbox()
 	if err != nil {
 		return nil, errors.Join(err, ublk.Close(), mem.close())
+	}
+	tune, err := d.tuning(ctx, id)
+	if err != nil {
+		return nil, errors.Join(err, ublk.Close(), mem.close(), mail.close())
 	}
 	return &queue{
 		id:       id,

@@ -4,20 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // tuning is what a queue's thread was asked to be: written once, before it starts.
 type tuning struct {
-	cpus     []int // where it may run; nil: anywhere
-	realtime int   // SCHED_FIFO priority; 0: the normal scheduler
+	cpu      int // where it is to run; -1: anywhere
+	realtime int // SCHED_FIFO priority; 0: the normal scheduler
 }
 
 // tuning finds out what the thread of a queue was asked to be.
 func (d *Device) tuning(ctx context.Context, queue int) (tuning, error) {
-	t := tuning{realtime: d.spec.Realtime}
+	t := tuning{cpu: -1, realtime: d.spec.Realtime}
 	if !d.spec.Pin {
 		return t, nil
 	}
@@ -28,20 +28,55 @@ func (d *Device) tuning(ctx context.Context, queue int) (tuning, error) {
 	if err != nil {
 		return t, fmt.Errorf("pin queue %d: %w", queue, err)
 	}
-	t.cpus = cpus
+	t.cpu = d.host.pins.take(cpus)
 	return t, nil
+}
+
+// untune gives back what tuning has taken.
+func (d *Device) untune(t tuning) {
+	if t.cpu >= 0 {
+		d.host.pins.giveBack(t.cpu)
+	}
+}
+
+// pins counts the threads that are bound to each CPU.
+type pins struct {
+	mu    sync.Mutex
+	bound map[int]int
+}
+
+// take chooses the one of the CPUs with the fewest threads, and of those the last:
+// the first have the machine's interrupts more often.
+func (p *pins) take(cpus []int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best := cpus[0]
+	for _, cpu := range cpus {
+		if p.bound[cpu] < p.bound[best] || p.bound[cpu] == p.bound[best] && cpu > best {
+			best = cpu
+		}
+	}
+	if p.bound == nil {
+		p.bound = map[int]int{}
+	}
+	p.bound[best]++
+	return best
+}
+
+func (p *pins) giveBack(cpu int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bound[cpu]--
 }
 
 // apply makes the calling thread so. It must end with its goroutine: nothing of
 // this is undone.
 func (t tuning) apply() error {
-	if t.cpus != nil {
-		set := unix.NewCPUSet(slices.Max(t.cpus) + 1)
-		for _, cpu := range t.cpus {
-			set.Set(cpu)
-		}
+	if t.cpu >= 0 {
+		set := unix.NewCPUSet(t.cpu + 1)
+		set.Set(t.cpu)
 		if err := unix.SchedSetaffinityDynamic(0, set); err != nil {
-			return fmt.Errorf("pin its thread to CPUs %v: %w: are they among those that the daemon may run on? Leave pin out", t.cpus, err)
+			return fmt.Errorf("pin its thread to CPU %d: %w: may the daemon run there? Leave pin out", t.cpu, err)
 		}
 	}
 	if t.realtime == 0 {

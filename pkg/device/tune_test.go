@@ -15,8 +15,8 @@ func TestTuningThatIsRefused(t *testing.T) {
 		tune tuning
 		want []string
 	}{
-		"no such CPU":      {tuning{cpus: []int{8000}}, []string{"CPUs [8000]", "invalid argument", "Leave pin out"}},
-		"no such priority": {tuning{realtime: 1000}, []string{"priority 1000", "invalid argument", "CAP_SYS_NICE"}},
+		"no such CPU":      {tuning{cpu: 8000}, []string{"CPU 8000", "invalid argument", "Leave pin out"}},
+		"no such priority": {tuning{cpu: -1, realtime: 1000}, []string{"priority 1000", "invalid argument", "CAP_SYS_NICE"}},
 	} {
 		refused := make(chan error)
 		go func() {
