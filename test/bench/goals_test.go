@@ -42,6 +42,8 @@ func perfect() *data {
 	}
 	add(throughputPart, eightTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
 	add(throughputPart, eightTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
+	add(throughputPart, apartTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
+	add(throughputPart, apartTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
 	f := d.parts[nativePart]
 	for _, delay := range waiterDelays {
 		f.figure(waiterFigure(waits[1], delay, "p50_us"), 0.5)
@@ -51,6 +53,7 @@ func perfect() *data {
 	f.figure(benchmarkFigure("Heap/4095", "allocs"), 0)
 	d.parts[throughputPart].figure(figureResident, 8<<20)
 	d.parts[throughputPart].figure(figureStart, 1.9)
+	d.parts[accuracyPart].figure(figureStartOne, 1.9)
 	d.results = group(d.all)
 	return d
 }

@@ -81,8 +81,11 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 	}
 	r.facts.LeftOut = b.leftOut
 	r.rounds(ctx, targets)
-	if o.part == throughputPart && ctx.Err() == nil && o.only == "" {
+	switch whole := ctx.Err() == nil && o.only == ""; {
+	case whole && o.part == throughputPart:
 		r.manyDevices()
+	case whole && o.part == accuracyPart:
+		r.startMany(figureStartOne)
 	}
 	r.finishCurves()
 	return errors.Join(ctx.Err(), r.facts.write(r.factsFile))

@@ -14,14 +14,16 @@ import (
 
 // Figures of many devices, by their names in Facts.
 const (
-	figureStart    = "start_32_devices_s"   // from the first add to the last's return
+	figureStart    = "start_32_devices_s" // from the first add to the last's return
+	figureStartOne = "start_32_devices_accuracy_s"
 	figureResident = "resident_a_device_B"  // of an idle one of depth 4096
 	figureEmpty    = "resident_no_device_B" // of a daemon without devices
 )
 
 const (
 	eight        = 8
-	eightTarget  = "delayd, eight devices"
+	eightTarget  = "delayd, eight devices" // of one daemon
+	apartTarget  = "delayd, eight daemons" // as with a service for each device
 	eightDelay   = 10 * time.Millisecond
 	manyStarted  = 32
 	manyResident = 8
@@ -32,30 +34,34 @@ const (
 func (r *run) manyDevices() {
 	fmt.Fprintln(os.Stderr, "bench: throughput: many devices")
 	for round := 1; round <= r.scope.classic; round++ {
-		if err := r.eightDevices(round); err != nil {
-			r.facts.fail("eight devices: %v", err)
+		for _, target := range []string{eightTarget, apartTarget} {
+			if err := r.eightDevices(round, target); err != nil {
+				r.facts.fail("%s: %v", target, err)
+			}
 		}
 	}
 	if err := r.resident(); err != nil {
 		r.facts.fail("memory of an idle device: %v", err)
 	}
-	if err := r.startMany(); err != nil {
-		r.facts.fail("start of %d devices: %v", manyStarted, err)
-	}
+	r.startMany(figureStart)
 }
 
-// eightDevices measures one device of a daemon, then eight of the same daemon at
-// once, each on a disk of its own.
-func (r *run) eightDevices(round int) (err error) {
+// eightDevices measures one device, then eight at once, each on a disk of its
+// own: of one daemon, or of a daemon each.
+func (r *run) eightDevices(round int, target string) (err error) {
 	var made fixture.Stack
 	defer func() { err = errors.Join(err, made.Close()) }()
-	d, err := fixture.StartDaemon(r.bin, "bench")
-	if err != nil {
-		return err
-	}
-	made.Push("delayd", d.Close)
+	var d *fixture.Daemon
+	var pids []int
 	var paths []string
 	for i := range eight {
+		if d == nil || target == apartTarget {
+			if d, err = fixture.StartDaemon(r.bin, fmt.Sprintf("bench%d", i)); err != nil {
+				return err
+			}
+			made.Push("delayd", d.Close)
+			pids = append(pids, d.PID())
+		}
 		disk, err := fixture.NewNullBlk(fixture.MemoryBacked(2 * spanMiB))
 		if err != nil {
 			return err
@@ -66,12 +72,13 @@ func (r *run) eightDevices(round int) (err error) {
 		if err != nil {
 			return err
 		}
-		made.Push(name, func() error { return d.Del(name) })
+		of := d
+		made.Push(name, func() error { return of.Del(name) })
 		paths = append(paths, path)
 	}
 	l := load{op: "read", bytes: 4096, jobs: 1, depth: 1, span: span, runtime: r.scope.longest, single: true, exact: true}
 	for _, some := range [][]string{paths[:1], paths} {
-		before, err := cpuTime(d.PID())
+		before, err := cpuOf(pids)
 		if err != nil {
 			return err
 		}
@@ -79,13 +86,13 @@ func (r *run) eightDevices(round int) (err error) {
 		if err != nil {
 			return err
 		}
-		after, err := cpuTime(d.PID())
+		after, err := cpuOf(pids)
 		if err != nil {
 			return err
 		}
 		each := us(after-before) / float64(m.Requests)
 		m.CPU = &each
-		if err := r.line(round, eightTarget, eightDelay, m); err != nil {
+		if err := r.line(round, target, eightDelay, m); err != nil {
 			return err
 		}
 	}
@@ -120,7 +127,13 @@ func (r *run) resident() (err error) {
 
 // startMany times the adding of many devices, one after the other, through the Go
 // client.
-func (r *run) startMany() (err error) {
+func (r *run) startMany(figure string) {
+	if err := r.timeStart(figure); err != nil {
+		r.facts.fail("start of %d devices: %v", manyStarted, err)
+	}
+}
+
+func (r *run) timeStart(figure string) (err error) {
 	d, err := fixture.StartDaemon(r.bin, "bench")
 	if err != nil {
 		return err
@@ -135,6 +148,6 @@ func (r *run) startMany() (err error) {
 			return err
 		}
 	}
-	r.facts.figure(figureStart, time.Since(began).Seconds())
+	r.facts.figure(figure, time.Since(began).Seconds())
 	return nil
 }
