@@ -57,6 +57,12 @@ Writing zeroes is delayed as writing is.`,
 			[]string{api.HoldSubmit, api.HoldComplete}, cobra.ShellCompDirectiveNoFileComp)),
 		cmd.RegisterFlagCompletionFunc("zero-copy", cobra.FixedCompletions(
 			[]string{api.Auto, api.On, api.Off}, cobra.ShellCompDirectiveNoFileComp)),
+		cmd.RegisterFlagCompletionFunc("compensate", cobra.FixedCompletions(
+			[]string{api.Off, api.Auto}, cobra.ShellCompDirectiveNoFileComp)),
+		cmd.RegisterFlagCompletionFunc("spin", cobra.FixedCompletions(
+			[]string{api.Auto, api.Off}, cobra.ShellCompDirectiveNoFileComp)),
+		cmd.RegisterFlagCompletionFunc("queues", cobra.FixedCompletions(
+			[]string{api.Auto}, cobra.ShellCompDirectiveNoFileComp)),
 		cmd.RegisterFlagCompletionFunc("backing", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
 	)
 	if err != nil {
