@@ -68,4 +68,8 @@ func TestPollKilled(t *testing.T) {
 			t.Fatalf("the backing is still in use: %v", err)
 		}
 	}
+	// What is left is the ublk device, which the next daemon removes.
+	next := startDaemon(t, "--owner", d.owner, "--socket", d.socket, "--run-dir", d.runDir)
+	cleaned(t, next)
+	next.stop()
 }

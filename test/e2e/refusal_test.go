@@ -89,7 +89,7 @@ func TestPromise8WrongValues(t *testing.T) {
 
 		{"no queues", mem("--queues", "0"), 2, []string{"--queues", "leave --queues out"}},
 		{"queues negative", mem("--queues=-1"), 2, []string{"--queues", "-1", "negative", "1 to the number of CPUs"}},
-		{"too many queues", mem("--queues", manyQueues), 1, []string{"queues " + manyQueues, "more than the daemon has CPUs", "want 1 to " + strconv.Itoa(runtime.NumCPU())}},
+		{"too many queues", mem("--queues", manyQueues), 1, []string{"queues " + manyQueues, "more than the daemon has CPUs", "want auto, or 1 to " + strconv.Itoa(runtime.NumCPU())}},
 		{"queues unreadable", mem("--queues", "two"), 2, []string{`--queues "two": neither auto nor a whole number`}},
 		{"depth of nothing", mem("--depth", "0"), 2, []string{"--depth", "leave --depth out"}},
 		{"depth 5000", mem("--depth", "5000"), 2, []string{`--depth`, "5000", "out of range", hintDepth}},
