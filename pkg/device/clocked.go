@@ -46,10 +46,11 @@ func (q *queue) readClock(reaped int) {
 }
 
 // canGuess reports whether nothing in this turn depends on the time: nothing is
-// delayed, nothing is held, and no request is under way whose latency is measured.
+// delayed, nothing is held, no request is under way whose latency is measured, and
+// none can be polled for, which goes by how long ago it was sent.
 func (q *queue) canGuess() bool {
 	c := &q.clocked
-	if !c.dear || !q.law.passes || q.heap.Len() > 0 || c.timed > 0 {
+	if !c.dear || !q.law.passes || q.polled.ring != nil || q.heap.Len() > 0 || c.timed > 0 {
 		return false
 	}
 	c.turns++
