@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -36,10 +37,11 @@ type settled struct {
 // settlerIdle is how long a settler without work stays.
 const settlerIdle = time.Second
 
-// settlers are those of a host that have nothing to do.
+// settlers are those of a host.
 type settlers struct {
-	mu   sync.Mutex
-	idle []*settler
+	mu    sync.Mutex
+	idle  []*settler            // have nothing to do
+	alive map[*settler]struct{} // have been started and have not ended
 }
 
 // settle has a settler do what args say, and returns what it had to say. One
@@ -105,6 +107,7 @@ func (h *Host) settler() (s *settler, used bool, err error) {
 	if err := <-started; err != nil {
 		return nil, false, fmt.Errorf("start a helper: %w", err)
 	}
+	h.settlers.watch(s)
 	return s, false, nil
 }
 
@@ -148,6 +151,7 @@ func (s *settler) dismiss() {
 	_ = s.in.Close()
 	if !s.gone(dieLimit) {
 		_ = s.cmd.Process.Kill()
+		s.gone(2 * dieLimit)
 	}
 }
 
@@ -200,9 +204,30 @@ func (p *settlers) put(s *settler) {
 	})
 }
 
-// close dismisses all that have nothing to do.
+// watch keeps s among the living until it ends.
+func (p *settlers) watch(s *settler) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.alive == nil {
+		p.alive = map[*settler]struct{}{}
+	}
+	p.alive[s] = struct{}{}
+	go func() {
+		<-s.ended
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.alive, s)
+	}()
+}
+
+// close dismisses all, also those that are being dismissed already, and returns
+// when they are gone, but for one that the kernel does not let die.
 func (p *settlers) close() {
-	for s := p.take(); s != nil; s = p.take() {
+	p.mu.Lock()
+	p.idle = nil
+	alive := slices.Collect(maps.Keys(p.alive))
+	p.mu.Unlock()
+	for _, s := range alive {
 		s.dismiss()
 	}
 }

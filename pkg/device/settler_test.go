@@ -129,3 +129,27 @@ func TestServeSettling(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A host that is closed leaves no process, whatever that is just doing.
+func TestClosedHostHasNoSettlers(t *testing.T) {
+	h := childHost(t)
+	if _, err := h.settle(limit(t), "settle", "999999"); err == nil {
+		t.Fatal("a device that is not there was settled")
+	}
+	idle := h.idle(t)
+	busy, used, err := h.settler()
+	if err != nil || busy != idle || !used {
+		t.Fatalf("got %p of %p, %v", busy, idle, err)
+	}
+	other, _, err := h.settler()
+	must(t, err)
+	h.settlers.put(other)
+	h.settlers.close()
+	for _, s := range []*settler{busy, other} {
+		select {
+		case <-s.ended:
+		default:
+			t.Errorf("process %d is still there", s.cmd.Process.Pid)
+		}
+	}
+}

@@ -220,12 +220,12 @@ func newBacking(t testing.TB, kind string, size int64) backing {
 	b := backing{kind: kind, size: size}
 	switch kind {
 	case "block":
-		b.spec = f.NullBlk(fixture.MemoryBacked(int(size/mib)).With("cache_size", 4).With("discard", true)).Path
+		b.spec = f.NullBlk(fixture.MemoryBacked(wholeMiB(size)).With("cache_size", 4).With("discard", true)).Path
 	case "polled":
-		b.spec = f.Filled(fixture.Polled(int(size / mib))).Path
+		b.spec = f.Filled(fixture.Polled(wholeMiB(size))).Path
 		b.flags = []string{"--poll"}
 	case "file":
-		disk := f.NullBlk(fixture.MemoryBacked(int(size/mib) + 64))
+		disk := f.NullBlk(fixture.MemoryBacked(wholeMiB(size) + 64))
 		f.Mkfs("ext4", disk.Path, "-q")
 		b.spec = newFile(t, f.Mount(disk.Path, "ext4").Dir, size)
 	case "tmpfs":
@@ -237,6 +237,9 @@ func newBacking(t testing.TB, kind string, size int64) backing {
 	}
 	return b
 }
+
+// wholeMiB is how many MiB it takes for so many bytes: null_blk counts in them.
+func wholeMiB(size int64) int { return int((size + mib - 1) / mib) }
 
 // wayOf names what copyFlags make of a device.
 func wayOf(copying bool) string {

@@ -7,6 +7,8 @@
 # that this shell started are ever signalled, by their id.
 
 BOOT_LIMIT=300 # seconds that a guest may take beside its command
+BEGIN_LIMIT=180 # seconds after which a guest whose command has not begun is given up
+BOOTS=3 # guests that are tried: under emulation a kernel hangs now and then as it boots
 
 # launch COMMAND...: runs it and exits with its code.
 launch() {
@@ -31,17 +33,11 @@ launch() {
 
 	write_run_files "$@"
 	mkfifo "$WORK/stdout" "$WORK/stderr"
-	cat <"$WORK/stdout" &
-	RELAYS+=($!)
-	cat <"$WORK/stderr" >&2 &
-	RELAYS+=($!)
 	if [[ $MODE == terminal ]]; then
 		STTY=$(stty -g </dev/tty)
 	fi
-	"start_$KIND"
-	await_guest
+	boot
 	[[ -n $STTY ]] && stty "$STTY" </dev/tty
-	wait "${RELAYS[@]}"
 	if [[ ! -s $WORK/rc ]]; then
 		cp "$WORK/console" "$VM_OUT/kernel.log"
 		say "the guest ended without an exit code${GUEST_END:+ ($GUEST_END)}; the last lines of its log, all of it in $VM_OUT/kernel.log:"
@@ -58,6 +54,25 @@ launch() {
 		cp "$WORK/console" "$VM_OUT/kernel.log"
 	fi
 	exit "$rc"
+}
+
+# boot: a guest from its start to its end. One that ends, or hangs, before its
+# command has begun has done nothing yet, and another is tried.
+boot() {
+	local try
+	for ((try = 1; ; try++)); do
+		rm -rf "$WORK/uml"
+		cat <"$WORK/stdout" &
+		RELAYS=($!)
+		cat <"$WORK/stderr" >&2 &
+		RELAYS+=($!)
+		"start_$KIND"
+		await_guest
+		wait "${RELAYS[@]}"
+		[[ -e $WORK/began || $READER_GONE == yes ]] && return
+		((try < BOOTS)) || return
+		say "the guest ended before its command began${GUEST_END:+ ($GUEST_END)}: trying again"
+	done
 }
 
 # write_run_files COMMAND...: what the guest's init reads, see guest/init.
@@ -144,8 +159,8 @@ start_qemu() {
 # at the hard limit, when it has left its exit code but does not power off, and
 # when nobody reads its output any more. GUEST_END says why, if it was ended.
 await_guest() {
-	local deadline=$((SECONDS + TIMEOUT + BOOT_LIMIT)) tick done_at=''
-	GUEST_END=''
+	local deadline=$((SECONDS + TIMEOUT + BOOT_LIMIT)) begin=$((SECONDS + BEGIN_LIMIT)) tick done_at=''
+	GUEST_END='' READER_GONE=no
 	while :; do
 		# What has ended is looked up, not taken from "wait -n": it can miss
 		# a process that ends as it is called, and so may last until the tick.
@@ -161,7 +176,7 @@ await_guest() {
 				kill -0 "$VM_PID" 2>/dev/null || break 2
 				sleep 0.1
 			done
-			GUEST_END="nobody reads its output any more"
+			GUEST_END="nobody reads its output any more" READER_GONE=yes
 			break
 		fi
 		if [[ -s $WORK/rc ]]; then
@@ -170,6 +185,9 @@ await_guest() {
 				say "the guest did not power off within 10 s of its command's end and was killed"
 				break
 			fi
+		elif [[ ! -e $WORK/began ]] && ((SECONDS >= begin)); then
+			GUEST_END="after $BEGIN_LIMIT s"
+			break
 		elif ((SECONDS >= deadline)); then
 			GUEST_END="killed $BOOT_LIMIT s after the time limit of $TIMEOUT s"
 			break
