@@ -218,6 +218,9 @@ func newBacking(t testing.TB, kind string, size int64) backing {
 	t.Helper()
 	f := fixture.For(t)
 	b := backing{kind: kind, size: size}
+	if kind == "block" || kind == "polled" {
+		b.size = int64(wholeMiB(size)) * mib
+	}
 	switch kind {
 	case "block":
 		b.spec = f.NullBlk(fixture.MemoryBacked(wholeMiB(size)).With("cache_size", 4).With("discard", true)).Path
