@@ -50,16 +50,11 @@ func (m *Manager) Compensate(ctx context.Context, name string, c api.Compensatio
 func (m *Manager) change(name string, interrupt context.CancelFunc) (*entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopping {
-		return nil, endingProblem()
+	e, err := m.atRest(name)
+	if err != nil {
+		return nil, err
 	}
-	e, ok := m.entries[name]
-	switch {
-	case !ok:
-		return nil, m.noDevice(name)
-	case e.phase != ready:
-		return nil, busyProblem(name, e.phase)
-	case e.interrupt != nil:
+	if e.interrupt != nil {
 		return nil, changingProblem(name)
 	}
 	e.interrupt = interrupt

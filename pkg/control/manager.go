@@ -202,11 +202,9 @@ func (m *Manager) Delete(ctx context.Context, name string, force bool) error {
 	return nil
 }
 
-// claim takes a device that is ready for its removal. The caller owes an
-// ops.Done.
-func (m *Manager) claim(name string) (*entry, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// atRest returns a device that is neither being added nor removed, or says why
+// there is none. It is called with mu held.
+func (m *Manager) atRest(name string) (*entry, error) {
 	if m.stopping {
 		return nil, endingProblem()
 	}
@@ -216,6 +214,18 @@ func (m *Manager) claim(name string) (*entry, error) {
 		return nil, m.noDevice(name)
 	case e.phase != ready:
 		return nil, busyProblem(name, e.phase)
+	}
+	return e, nil
+}
+
+// claim takes a device that is ready for its removal. The caller owes an
+// ops.Done.
+func (m *Manager) claim(name string) (*entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, err := m.atRest(name)
+	if err != nil {
+		return nil, err
 	}
 	e.phase = removing
 	if e.interrupt != nil {

@@ -1,10 +1,6 @@
 package device
 
-import (
-	"time"
-
-	"github.com/delayd/delayd/pkg/scheduler"
-)
+import "time"
 
 // A look at the clock is a vDSO read of some ten nanoseconds, or, on a machine
 // without one (another clock source than the TSC, user-mode Linux), a system
@@ -27,9 +23,6 @@ type clocked struct {
 	timed  int  // requests of turns that had it, and that are not answered yet
 	turns  int  // turns that could do without
 }
-
-// isDear reports whether a look at the clock is a system call.
-func isDear() bool { return scheduler.Cost() >= dearClock }
 
 // readClock reads the clock for this turn, if it needs one.
 //

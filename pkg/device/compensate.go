@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayd/delayd/pkg/counters"
 	"github.com/delayd/delayd/pkg/op"
+	"github.com/delayd/delayd/pkg/scheduler"
 )
 
 // Compensation. A request's own path, through the driver to a queue's thread and
@@ -88,8 +89,7 @@ func (d *Device) firstCompensation(ctx context.Context) (time.Duration, error) {
 	if asked != CompensateAuto {
 		return asked, nil
 	}
-	law := &policy{hold: d.spec.Hold}
-	law.delays[op.Read] = int64(firstHold)
+	law := newPolicy(&Spec{Hold: d.spec.Hold, Delays: scheduler.Delays{op.Read: firstHold}}, 0)
 	d.policy.Store(law)
 	path, err := d.measure(ctx, law)
 	d.policy.Store(undelayed)

@@ -137,10 +137,6 @@ func TestBackingThatHangsWhileItIsMeasured(t *testing.T) {
 	f := fixture.For(t)
 	null := f.NullBlk(fixture.MemoryBacked(64))
 	dm := f.DM(fmt.Sprintf("0 %d linear %s 0", 64<<20/512, null.Path))
-	resume := func() {
-		_, err := fixture.Command("dmsetup", "resume", dm.Path)
-		must(t, err)
-	}
 	h := newHostOf(t, HostOptions{Helper: helperThat(t, "dmsetup suspend --noflush --nolockfs "+dm.Path)})
 	spec := Spec{Name: "hangs", Backing: dm.Path, Delays: scheduler.Constant(time.Millisecond), Compensate: CompensateAuto}
 
@@ -157,7 +153,7 @@ func TestBackingThatHangsWhileItIsMeasured(t *testing.T) {
 	if ids, err := ublkdev.List(); err != nil || len(ids) > 0 {
 		t.Errorf("devices %v are left, %v", ids, err)
 	}
-	resume()
+	must(t, dm.Resume())
 	awaitNoHelper(t)
 
 	began = time.Now()
@@ -168,7 +164,7 @@ func TestBackingThatHangsWhileItIsMeasured(t *testing.T) {
 	if r := d.Info().Remarks; len(r) != 1 || !strings.Contains(r[0], "take longer than 5s") {
 		t.Errorf("remarks %q", r)
 	}
-	resume()
+	must(t, dm.Resume())
 	awaitNoHelper(t)
 	if l, err := fixture.Measure(d.Info().Path, fixture.Load{Op: op.Read, Count: 3}); err != nil || l.Min() < time.Millisecond {
 		t.Errorf("afterwards: %v, %v", l, err)

@@ -52,12 +52,7 @@ func stopOfABackingThatHangs(t *testing.T, zero Choice) {
 	h := newHost(t)
 	d := start(t, h, Spec{Backing: dm.Path, ZeroCopy: zero})
 	k := openDisk(t, d.Info().Path, 1)
-	command := func(args ...string) {
-		t.Helper()
-		_, err := fixture.Command("dmsetup", args...)
-		must(t, err)
-	}
-	command("suspend", "--noflush", "--nolockfs", dm.Path)
+	must(t, dm.Suspend())
 	k.queue(0, true, 0)
 	k.submit()
 	for end := time.Now().Add(20 * time.Second); d.Counters().Snapshot().Ops[1].InFlight != 1; {
@@ -76,7 +71,7 @@ func stopOfABackingThatHangs(t *testing.T, zero Choice) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %v with a limit of 2 s", took)
 	}
-	command("resume", dm.Path)
+	must(t, dm.Resume())
 	must(t, k.reap(1, 20*time.Second, func(_ int, res int32) {
 		if res != block {
 			t.Errorf("the write was answered with %d", res)

@@ -150,7 +150,7 @@ func (h *Host) isDear() bool {
 	if h.dearClock != nil {
 		return *h.dearClock
 	}
-	return isDear()
+	return scheduler.Cost() >= dearClock
 }
 
 func (h *Host) serves(id int, yes bool) {

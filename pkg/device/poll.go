@@ -71,15 +71,9 @@ func (q *queue) openPolled(files []int32) error {
 		return nil
 	}
 	// One tag has at most one request in it.
-	ring, err := uring.New(uring.Config{
-		Entries:      uint32(q.depth),
-		IOPoll:       true,
-		SingleIssuer: true,
-		DeferTaskrun: true,
-		TaskrunFlag:  true,
-		RegisterRing: true,
-		SubmitAll:    true,
-	})
+	config := ringConfig(q.depth)
+	config.IOPoll = true
+	ring, err := uring.New(config)
 	if err != nil {
 		why := fmt.Sprintf("not polled: %v", err)
 		q.unpolled.lose(&why)

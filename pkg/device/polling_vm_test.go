@@ -121,12 +121,7 @@ func TestPromise4PolledBackingThatHangs(t *testing.T) {
 	d := start(t, h, Spec{Backing: dm.Path, Poll: true})
 	k := openDisk(t, d.Info().Path, 1)
 	defer k.close()
-	command := func(args ...string) {
-		t.Helper()
-		_, err := fixture.Command("dmsetup", args...)
-		must(t, err)
-	}
-	command("suspend", "--noflush", "--nolockfs", dm.Path)
+	must(t, dm.Suspend())
 	k.queue(0, true, 0)
 	k.submit()
 	time.Sleep(500 * time.Millisecond)
@@ -145,7 +140,7 @@ func TestPromise4PolledBackingThatHangs(t *testing.T) {
 	if took > watched/4 {
 		t.Errorf("a backing that hangs costs %v of CPU in %v", took, watched)
 	}
-	command("resume", dm.Path)
+	must(t, dm.Resume())
 	must(t, k.reap(1, 20*time.Second, func(_ int, res int32) {
 		if res != block {
 			t.Errorf("the write was answered with %d", res)

@@ -15,11 +15,10 @@ import (
 // the Go scheduler on its return. So a queue that had work a moment ago waits
 // in short slices that keep the P, and one that has been quiet for some of them
 // gives it back and sleeps for as long as it takes. One that waits for a
-// deadline which is near keeps the P up to it.
+// deadline no further than a slice keeps the P up to it.
 const (
-	slice       = int64(20 * time.Millisecond) // the monitor ends it after 10
+	slice       = int64(20 * time.Millisecond) // the monitor interrupts it after 10
 	quietSlices = 3
-	near        = int64(20 * time.Millisecond) // a monitor's signal or two
 )
 
 // stolen is a gap between two looks at the clock, while spinning, that a loaded
@@ -72,7 +71,7 @@ func (q *queue) maySpin() bool { return q.wait.backoff.Allowed(q.now) && q.budge
 // end). It may return early.
 func (q *queue) sleep(timeout int64) error {
 	block, asked := uring.HoldP, timeout
-	if timeout < 0 || timeout > near {
+	if timeout < 0 || timeout > slice {
 		if q.wait.quiet < quietSlices {
 			asked = slice
 		} else {

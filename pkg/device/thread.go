@@ -46,14 +46,7 @@ func (q *queue) open() error {
 	}
 	// A tag has at most one SQE and one CQE outstanding: a fetch or a piece of
 	// its I/O. One more is for the mailbox. So neither ring can overflow.
-	ring, err := uring.New(uring.Config{
-		Entries:      uint32(q.depth + 1),
-		SingleIssuer: true,
-		DeferTaskrun: true,
-		TaskrunFlag:  true,
-		RegisterRing: true,
-		SubmitAll:    true,
-	})
+	ring, err := uring.New(ringConfig(q.depth + 1))
 	if err != nil {
 		return fmt.Errorf("queue %d: make its ring: %w", q.id, err)
 	}
@@ -89,6 +82,18 @@ func (q *queue) open() error {
 		}
 	}
 	return nil
+}
+
+// ringConfig is what both of a queue's rings are asked to be.
+func ringConfig(entries int) uring.Config {
+	return uring.Config{
+		Entries:      uint32(entries),
+		SingleIssuer: true,
+		DeferTaskrun: true,
+		TaskrunFlag:  true,
+		RegisterRing: true,
+		SubmitAll:    true,
+	}
 }
 
 // close frees the rings. The mailbox read is cancelled with its ring.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/delayd/delayd/pkg/api"
+	"github.com/delayd/delayd/test/fixture"
 )
 
 const (
@@ -40,7 +41,7 @@ type process struct {
 	runDir string
 
 	cmd    *exec.Cmd
-	output lockedBuffer
+	output fixture.Output
 	ended  chan struct{} // closed when the process is gone
 	err    error         // how it ended; read after ended
 	killed bool          // by the test: its exit code and what it left are not judged
@@ -354,22 +355,4 @@ func ublkDevices() (names []string) {
 		}
 	}
 	return names
-}
-
-// lockedBuffer takes output from the goroutine that copies it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

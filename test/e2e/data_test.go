@@ -271,7 +271,7 @@ func (f fioJob) start(t testing.TB, more ...string) ([]byte, error) {
 	}
 	cmd := exec.Command(bin, f.args(more...)...)
 	cmd.Dir = t.TempDir() // for the state that it saves of its verification
-	var out lockedBuffer
+	var out fixture.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		return nil, err

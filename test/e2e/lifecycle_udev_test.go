@@ -33,7 +33,7 @@ func startUdev(t *testing.T) {
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: install the package udev (tools/setup test does)", err)
 	}
-	var out lockedBuffer
+	var out fixture.Output
 	cmd := exec.Command(path)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must(t, cmd.Start())
