@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 )
 
@@ -17,10 +18,18 @@ func Pollable(b Backend) error {
 
 // pollable asks the queue, which a partition has from its disk
 // (Documentation/ABI/stable/sysfs-block, queue/io_poll).
+//
+// A device of the device mapper is never polled, whatever its queue says: Linux
+// 7.3.4 reads a request that is gone when it completes one there
+// (dm_poll_bio, __dm_io_complete), and goes down within seconds of a load.
 func (b *block) pollable() error {
 	dir, err := sysDir(b.dev)
 	if err != nil {
 		return fmt.Errorf("backing %s: ask whether it can be polled: %w", b.spec, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "dm")); err == nil {
+		return fmt.Errorf("backing %s is a device of the device mapper, and polling one crashes kernels (7.3.4 for one): "+
+			"take a device below it", b.spec)
 	}
 	q := &attrs{dir: filepath.Join(diskDir(dir), "queue")}
 	switch n := q.number("io_poll"); {

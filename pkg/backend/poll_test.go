@@ -14,7 +14,9 @@ func TestPollable(t *testing.T) {
 		"disk/part/partition":   "1\n",
 		"plain/queue/io_poll":   "0\n",
 		"ancient/queue/nothing": "",
-	}, map[string]string{"1:0": "disk", "1:1": "disk/part", "2:0": "plain", "3:0": "ancient"})
+		"mapped/queue/io_poll":  "1\n",
+		"mapped/dm/name":        "vg-x\n",
+	}, map[string]string{"1:0": "disk", "1:1": "disk/part", "2:0": "plain", "3:0": "ancient", "5:0": "mapped"})
 	for _, c := range []struct {
 		dev  DevNo
 		want string
@@ -23,6 +25,7 @@ func TestPollable(t *testing.T) {
 		{DevNo{1, 1}, ""},
 		{DevNo{2, 0}, "backing /dev/x has no queues to poll (queue/io_poll is 0)"},
 		{DevNo{3, 0}, "backing /dev/x has no queues to poll"},
+		{DevNo{5, 0}, "backing /dev/x is a device of the device mapper"},
 		{DevNo{4, 0}, "backing /dev/x: ask whether it can be polled: "},
 	} {
 		err := Pollable(&block{base: base{spec: "/dev/x", fd: -1}, dev: c.dev})

@@ -13,10 +13,10 @@ func TestCompensate(t *testing.T) {
 	ctx := context.Background()
 	m, starter := newManager(t, Options{})
 	mustAdd(t, m, spec("a"))
-	for word, want := range map[string]string{"": "auto", "auto": "auto", "off": "off", "80us": "80us"} {
-		d, err := m.Compensate(ctx, "a", api.Compensation{Compensate: word})
-		if err != nil || d.Compensate != want {
-			t.Errorf("%q: %q, %v", word, d.Compensate, err)
+	for _, c := range []struct{ word, want string }{{"", "auto"}, {"off", "off"}, {"auto", "auto"}, {"80us", "80us"}} {
+		d, err := m.Compensate(ctx, "a", api.Compensation{Compensate: c.word})
+		if err != nil || d.Compensate != c.want {
+			t.Errorf("%q: %q, %v", c.word, d.Compensate, err)
 		}
 	}
 	_, err := m.Compensate(ctx, "a", api.Compensation{Compensate: "1s"})
@@ -26,7 +26,7 @@ func TestCompensate(t *testing.T) {
 	starter.device("a").setMeasure(func(context.Context) error { return errors.New("a: measure the path: no") })
 	_, err = m.Compensate(ctx, "a", api.Compensation{})
 	wantProblem(t, err, api.ProblemFailed, "a: measure the path: no", "")
-	if d, err := m.Device("a"); err != nil || d.Compensate == "auto" {
+	if d, err := m.Device("a"); err != nil || d.Compensate != "80us" {
 		t.Errorf("changed by what failed: %q, %v", d.Compensate, err)
 	}
 }

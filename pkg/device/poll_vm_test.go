@@ -114,16 +114,6 @@ func TestPromise2PolledData(t *testing.T) {
 	}
 }
 
-// A mapped device passes polling through if all that it is made of can be polled.
-func TestPolledThroughDM(t *testing.T) {
-	h, f := newHost(t), fixture.For(t)
-	disk := f.Filled(fixture.Polled(16))
-	dm := f.DM(fmt.Sprintf("0 %d linear %s 0", 16<<20/512, disk.Path))
-	d := start(t, h, Spec{Backing: dm.Path, Poll: true, Shared: true})
-	churn(t, d, 2000)
-	wasPolled(t, d, true)
-}
-
 // A write with FUA is one polled request, and no flush.
 func TestPolledFUA(t *testing.T) {
 	h := newHost(t)
@@ -157,9 +147,11 @@ func flushes(t *testing.T, n *fixture.NullBlk) uint64 {
 func TestPollNotPossible(t *testing.T) {
 	h, f := newHost(t), fixture.For(t)
 	plain := f.NullBlk(fixture.MemoryBacked(16).With("poll_queues", 0))
+	polled := f.Filled(fixture.Polled(16))
 	for _, c := range []struct{ name, backing, why string }{
 		{"no-queues", plain.Path, "has no queues to poll"},
-		{"dm", f.DM(fmt.Sprintf("0 %d linear %s 0", 8<<20/512, plain.Path)).Path, "has no queues to poll"},
+		// Its queue says that it can.
+		{"dm", f.DM(fmt.Sprintf("0 %d linear %s 0", 8<<20/512, polled.Path)).Path, "is a device of the device mapper"},
 		{"file", tempFile(t, 16<<20), "is not a block device"},
 		{"memory", "mem:16M", "is not a block device"},
 	} {

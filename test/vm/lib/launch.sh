@@ -125,7 +125,7 @@ start_uml() {
 	TMPDIR=/dev/shm spawn "$VM_CACHE/kernels/uml/linux" seccomp=on "mem=$MEM" "ncpus=$CPUS" \
 		root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$WORK/init" "VM_CTL=$WORK" \
 		con=null con0=null,fd:1 $io "uml_dir=$WORK/uml" umid=vm \
-		loglevel=7 panic=-1 null_blk.nr_devices=0 nbd.nbds_max=2 scsi_debug.add_host=0 $APPEND \
+		loglevel=7 panic=-1 oops=panic null_blk.nr_devices=0 nbd.nbds_max=2 scsi_debug.add_host=0 $APPEND \
 		</dev/null >"$WORK/console" 2>&1
 	exec 8>&- 9>&-
 }
@@ -145,7 +145,7 @@ start_qemu() {
 	# shellcheck disable=SC2086
 	spawn "${QEMU[@]}" $accel -m "$MEM" -smp "$CPUS" \
 		-kernel "$kernel/vmlinuz" -initrd "$WORK/initramfs" \
-		-append "console=ttyS0 loglevel=7 panic=-1 VM_CTL=$WORK VM_MODE=$MODE $APPEND" \
+		-append "console=ttyS0 loglevel=7 panic=-1 oops=panic VM_CTL=$WORK VM_MODE=$MODE $APPEND" \
 		-serial "file:$WORK/console" \
 		-fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" -device virtio-9p-pci,fsdev=root,mount_tag=root \
 		-fsdev "local,id=ctl,path=$WORK,security_model=none" -device virtio-9p-pci,fsdev=ctl,mount_tag=ctl \
