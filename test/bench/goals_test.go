@@ -40,10 +40,10 @@ func perfect() *data {
 	for target, iops := range map[string]float64{rawTarget: 100, delaydTarget: 91, delaydCopyTarget: 50} {
 		add(throughputPart, target, 0, "read", 1, 8, 128<<10, 1, iops)
 	}
-	add(throughputPart, eightTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
-	add(throughputPart, eightTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
-	add(throughputPart, apartTarget, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
-	add(throughputPart, apartTarget, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
+	for _, target := range eightTargets {
+		add(throughputPart, target, us(eightDelay), "read", 1, 1, 4096, 10_100, 100)
+		add(throughputPart, target, us(eightDelay), "read", 8, 1, 4096, 10_100, 721)
+	}
 	f := d.parts[nativePart]
 	for _, delay := range waiterDelays {
 		f.figure(waiterFigure(waits[1], delay, "p50_us"), 0.5)

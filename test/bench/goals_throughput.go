@@ -47,7 +47,7 @@ func classicFive(d *data) goal {
 // Modes of the two ublk servers; each side competes in its best.
 var (
 	delaydModes = []string{delaydTarget, delaydCopyTarget, delaydWideTarget}
-	kublkModes  = []string{kublkTarget, kublkCopyTarget, kublkWideTarget}
+	kublkModes  = []string{kublkTarget, kublkCopyTarget, kublkWideTarget, kublkBatchTarget}
 )
 
 // best is the best of a side's modes.
@@ -103,7 +103,7 @@ func waiterCPU(d *data) goal {
 
 func eightAtOnce(d *data) goal {
 	g := goal{number: 7, words: "Eight devices at depth 1 and 10 ms reach ≥ 90 % of eight times what one alone reaches"}
-	for _, target := range []string{eightTarget, apartTarget} {
+	for _, target := range eightTargets {
 		p := point{Part: throughputPart, Target: target, DelayUS: us(eightDelay), Op: "read", Jobs: 1, Depth: 1, Bytes: 4096}
 		one, ok1 := d.results.summary(p)
 		p.Jobs = eight

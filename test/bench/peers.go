@@ -69,10 +69,10 @@ func (s *server) stop() error {
 }
 
 // openKublk starts the kernel tree's ublk server, target loop, over the disk.
-func (b *bench) openKublk(queues int, zeroCopy bool) (*served, error) {
+func (b *bench) openKublk(queues int, zeroCopy bool, flags ...string) (*served, error) {
 	id := strconv.Itoa(kublkID)
-	args := []string{"add", "-t", "loop", "-n", id, "-q", strconv.Itoa(queues), "-d", "128", "--foreground"}
-	if zeroCopy && b.kublkZeroCopy() {
+	args := append([]string{"add", "-t", "loop", "-n", id, "-q", strconv.Itoa(queues), "-d", "128", "--foreground"}, flags...)
+	if zeroCopy && b.kublkHas("AUTO_BUF_REG") {
 		args = append(args, "--auto_zc")
 	}
 	s, err := startServer(b.kublk, append(args, b.disk.Path)...)
@@ -111,10 +111,10 @@ func noScheduler(disk string) error {
 	}
 }
 
-// kublkZeroCopy reports whether the server and the kernel have AUTO_BUF_REG.
-func (b *bench) kublkZeroCopy() bool {
+// kublkHas reports whether both the server and the kernel have a feature.
+func (b *bench) kublkHas(feature string) bool {
 	out, err := fixture.Command(b.kublk, "features")
-	return err == nil && strings.Contains(out, "AUTO_BUF_REG")
+	return err == nil && strings.Contains(out, feature)
 }
 
 // openNBDKit starts nbdkit with its delay filter over the disk, and the kernel's

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/delayd/delayd/pkg/api"
 	"github.com/delayd/delayd/pkg/client"
@@ -22,19 +25,22 @@ const (
 
 const (
 	eight        = 8
-	eightTarget  = "delayd, eight devices" // of one daemon
-	apartTarget  = "delayd, eight daemons" // as with a service for each device
+	eightTarget  = "delayd, eight devices"          // of one daemon
+	apartTarget  = "delayd, eight daemons"          // as with a service for each device
+	onOneTarget  = "delayd, eight devices, one CPU" // CPUAffinity= of the one daemon
 	eightDelay   = 10 * time.Millisecond
 	manyStarted  = 32
 	manyResident = 8
 )
+
+var eightTargets = []string{eightTarget, apartTarget, onOneTarget}
 
 // manyDevices measures eight devices at once against one, what an idle device
 // occupies, and how quickly 32 start.
 func (r *run) manyDevices() {
 	fmt.Fprintln(os.Stderr, "bench: throughput: many devices")
 	for round := 1; round <= r.scope.classic; round++ {
-		for _, target := range []string{eightTarget, apartTarget} {
+		for _, target := range eightTargets {
 			if err := r.eightDevices(round, target); err != nil {
 				r.facts.fail("%s: %v", target, err)
 			}
@@ -56,7 +62,11 @@ func (r *run) eightDevices(round int, target string) (err error) {
 	var paths []string
 	for i := range eight {
 		if d == nil || target == apartTarget {
-			if d, err = fixture.StartDaemon(r.bin, fmt.Sprintf("bench%d", i)); err != nil {
+			start := fixture.StartDaemon
+			if target == onOneTarget {
+				start = startOnLastCPU
+			}
+			if d, err = start(r.bin, fmt.Sprintf("bench%d", i)); err != nil {
 				return err
 			}
 			made.Push("delayd", d.Close)
@@ -97,6 +107,21 @@ func (r *run) eightDevices(round int, target string) (err error) {
 		}
 	}
 	return nil
+}
+
+// startOnLastCPU starts a daemon that may use the last CPU only, as this thread
+// may while it starts it.
+func startOnLastCPU(bin, name string) (d *fixture.Daemon, err error) {
+	var all, last unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return nil, fmt.Errorf("read the CPU affinity: %w", err)
+	}
+	last.Set(runtime.NumCPU() - 1)
+	if err := unix.SchedSetaffinity(0, &last); err != nil {
+		return nil, fmt.Errorf("use one CPU: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &all)) }()
+	return fixture.StartDaemon(bin, name)
 }
 
 // resident finds what an idle device of the greatest depth occupies.

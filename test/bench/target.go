@@ -21,6 +21,7 @@ const (
 	kublkTarget      = "kublk"             // the kernel tree's ublk server, zero copy where there is
 	kublkCopyTarget  = "kublk copy"        //
 	kublkWideTarget  = "kublk wide"        // with a queue for each CPU
+	kublkBatchTarget = "kublk batch"       // with batch I/O: a command for many requests
 	nbdkitTarget     = "nbdkit"            // its delay filter, over the nbd driver
 	delaydTarget     = "delayd"            // as it is by default
 	delaydCompTarget = "delayd+compensate" // --compensate auto
@@ -88,6 +89,7 @@ func (b *bench) targets() []target {
 		{kublkTarget, noDelay, func(time.Duration, int) (*served, error) { return b.openKublk(1, true) }, false},
 		{kublkCopyTarget, noDelay, func(time.Duration, int) (*served, error) { return b.openKublk(1, false) }, false},
 		{kublkWideTarget, noDelay, func(time.Duration, int) (*served, error) { return b.openKublk(runtime.NumCPU(), true) }, false},
+		{kublkBatchTarget, noDelay, func(time.Duration, int) (*served, error) { return b.openKublk(1, true, "--batch") }, false},
 		{nbdkitTarget, milliseconds, b.openNBDKit, true},
 		{delaydTarget, anyDelay, func(d time.Duration, n int) (*served, error) { return b.openDelayd(d, n) }, true},
 		{delaydCompTarget, someDelay, func(d time.Duration, n int) (*served, error) { return b.openDelayd(d, n, "--compensate", "auto") }, true},
@@ -191,7 +193,7 @@ func (b *bench) findMissing() {
 	if err := fixture.HaveDMTarget("delay"); err != nil {
 		missing(dmTarget, "%v", err)
 	}
-	for _, t := range []string{kublkTarget, kublkCopyTarget, kublkWideTarget} {
+	for _, t := range kublkModes {
 		if b.kublk == "" {
 			missing(t, "the kernel's ublk server was not built")
 		}
@@ -201,8 +203,13 @@ func (b *bench) findMissing() {
 			missing(t, "one queue is all that one CPU can have")
 		}
 	}
-	if b.leftOut[kublkTarget] == "" && !b.kublkZeroCopy() {
-		missing(kublkCopyTarget, "this kernel has no zero copy for ublk: kublk itself copies")
+	if b.leftOut[kublkTarget] == "" {
+		if !b.kublkHas("AUTO_BUF_REG") {
+			missing(kublkCopyTarget, "this kernel has no zero copy for ublk: kublk itself copies")
+		}
+		if !b.kublkHas("BATCH_IO") {
+			missing(kublkBatchTarget, "this kernel has no batch I/O for ublk")
+		}
 	}
 	for _, tool := range []string{"nbdkit", "nbd-client"} {
 		if err := haveProgram(tool); err != nil {

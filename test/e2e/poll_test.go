@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/delayd/delayd/test/fixture"
 )
 
@@ -37,39 +35,4 @@ func TestPollIsSaid(t *testing.T) {
 	}
 	d.del("polled")
 	d.del("plain")
-}
-
-// A daemon that is killed while it polls for requests dies, with them, and frees
-// the backing.
-func TestPollKilled(t *testing.T) {
-	d := startDaemon(t)
-	disk := fixture.For(t).Filled(fixture.Polled(1).With("mbps", 1).With("max_sectors", 8))
-	path := d.add("killed", "--backing", disk.Path, "--poll")
-	k := openDisk(t, path, unix.O_RDWR)
-	ring := newAppRing(t, 128)
-	p := alignedMemory(t, 4096)
-	for i := range 128 {
-		ring.queue(k, p, int64(i)*8192%mib, 0, uint64(i))
-	}
-	ring.submit()
-	time.Sleep(20 * time.Millisecond) // of the 500 ms that they take
-	d.kill()
-	if missing := ring.reap(128, 30*time.Second, func(uint64, int32) {}); missing > 0 {
-		t.Errorf("%d requests are without an answer after the daemon was killed", missing)
-	}
-	k.close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		fd, err := unix.Open(disk.Path, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
-		if err == nil {
-			unix.Close(fd)
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the backing is still in use: %v", err)
-		}
-	}
-	// What is left is the ublk device, which the next daemon removes.
-	next := startDaemon(t, "--owner", d.owner, "--socket", d.socket, "--run-dir", d.runDir)
-	cleaned(t, next)
-	next.stop()
 }
