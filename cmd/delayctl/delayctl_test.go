@@ -35,7 +35,7 @@ type memoryDevice struct {
 	spec api.Spec
 }
 
-func (m *memory) Start(_ context.Context, s api.Spec) (control.Device, error) {
+func (m *memory) Start(_ context.Context, s api.Spec, _ func()) (control.Device, error) {
 	if s.Backing == "/dev/missing" {
 		p := api.NewProblem(api.ProblemBacking, "open backing /dev/missing: no such file or directory")
 		p.Hint = "look with lsblk"

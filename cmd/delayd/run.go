@@ -110,13 +110,11 @@ func serve(ctx context.Context, o options, log *slog.Logger, listener net.Listen
 		}
 	}()
 
-	for _, s := range specs {
-		if _, err := manager.Add(ctx, s); err != nil {
-			if ctx.Err() != nil {
-				return nil // told to end before it had begun
-			}
-			return fmt.Errorf("add %s: %w", s.Name, err)
+	if err := manager.AddAll(ctx, specs); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end before it had begun
 		}
+		return err
 	}
 	failed := make(chan error, 2)
 	watch := func(s *control.Server) {

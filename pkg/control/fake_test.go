@@ -32,13 +32,15 @@ type fakeStarter struct {
 	live int // devices started and not stopped
 }
 
-func (f *fakeStarter) Start(ctx context.Context, s api.Spec) (Device, error) {
+func (f *fakeStarter) Start(ctx context.Context, s api.Spec, numbered func()) (Device, error) {
+	id := int(f.nextID.Add(1)) - 1
+	numbered()
 	if f.start != nil {
 		if err := f.start(ctx, s); err != nil {
 			return nil, err
 		}
 	}
-	d := &fakeDevice{starter: f, spec: s, id: int(f.nextID.Add(1)) - 1}
+	d := &fakeDevice{starter: f, spec: s, id: id}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made == nil {

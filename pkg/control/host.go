@@ -27,11 +27,12 @@ type Running struct {
 }
 
 // Start makes a device on the host.
-func (h hostStarter) Start(ctx context.Context, s api.Spec) (Device, error) {
+func (h hostStarter) Start(ctx context.Context, s api.Spec, numbered func()) (Device, error) {
 	spec, err := deviceSpec(s)
 	if err != nil {
 		return nil, err
 	}
+	spec.Numbered = numbered
 	dev, err := h.host.Start(ctx, spec)
 	if err != nil {
 		return nil, startProblem(s, err)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/delayd/delayd/pkg/api"
 )
 
@@ -16,8 +18,10 @@ type Starter interface {
 	// Start returns when the device is announced and delays. The spec was
 	// validated and has its defaults filled in. On error nothing is left
 	// behind; an error that is not an *[api.Problem] becomes
-	// [api.ProblemFailed].
-	Start(ctx context.Context, s api.Spec) (Device, error)
+	// [api.ProblemFailed]. It calls numbered once the device has its number,
+	// long before it returns: whoever starts several gives them their numbers
+	// in order so.
+	Start(ctx context.Context, s api.Spec, numbered func()) (Device, error)
 }
 
 // Device is one that runs.
@@ -114,6 +118,40 @@ func NewManager(o Options) *Manager {
 // Add makes a device. A caller that goes away (ctx) while it starts has it
 // undone. Errors are *[api.Problem] or *[api.FieldError].
 func (m *Manager) Add(ctx context.Context, s api.Spec) (api.Device, error) {
+	return m.add(ctx, s, func() {})
+}
+
+// atOnce is how many devices are started at the same time. Most of a start is
+// waiting for the kernel, where it has several CPUs: for the change of a disk's
+// scheduler alone some tens of ms.
+const atOnce = 16
+
+// AddAll makes several devices, whose numbers are in the order of specs. The error
+// is that of the first that fails; those that were there by then stay.
+func (m *Manager) AddAll(ctx context.Context, specs []api.Spec) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	for _, s := range specs {
+		if ctx.Err() != nil {
+			break
+		}
+		numbered := make(chan struct{})
+		all.Go(func() error {
+			_, err := m.add(ctx, s, sync.OnceFunc(func() { close(numbered) }))
+			if err != nil {
+				err = fmt.Errorf("add %s: %w", s.Name, err)
+			}
+			return err
+		})
+		select {
+		case <-numbered:
+		case <-ctx.Done():
+		}
+	}
+	return all.Wait()
+}
+
+func (m *Manager) add(ctx context.Context, s api.Spec, numbered func()) (api.Device, error) {
 	if err := s.Validate(m.o.CPUs); err != nil {
 		return api.Device{}, err
 	}
@@ -129,7 +167,7 @@ func (m *Manager) Add(ctx context.Context, s api.Spec) (api.Device, error) {
 	defer cancel()
 	defer context.AfterFunc(m.ending, cancel)()
 
-	dev, err := m.o.Starter.Start(ctx, s)
+	dev, err := m.o.Starter.Start(ctx, s, numbered)
 	if err != nil {
 		m.release(s.Name)
 		m.o.Log.Error("device not added", "device", s.Name, "backing", s.Backing, "error", err)

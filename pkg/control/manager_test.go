@@ -340,3 +340,61 @@ func TestShutdownNamesWhatItCannotStop(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// Several are started at once, and numbered in their order.
+func TestAddAll(t *testing.T) {
+	m, starter := newManager(t, Options{})
+	var specs []api.Spec
+	for i := range 3 * atOnce {
+		specs = append(specs, spec(fmt.Sprintf("d%d", i)))
+	}
+	var under, most atomic.Int32
+	starter.start = func(context.Context, api.Spec) error {
+		n := under.Add(1)
+		defer under.Add(-1)
+		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+		}
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	}
+	if err := m.AddAll(context.Background(), specs); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range specs {
+		if d, err := m.Device(s.Name); err != nil || d.ID != i {
+			t.Errorf("%s has number %d, %v", s.Name, d.ID, err)
+		}
+	}
+	if n := most.Load(); n < 2 || n > atOnce {
+		t.Errorf("%d were started at once", n)
+	}
+}
+
+// The first that fails ends it: what is being started is undone, the rest is not
+// begun.
+func TestAddAllWithOneThatFails(t *testing.T) {
+	m, starter := newManager(t, Options{})
+	starter.start = func(ctx context.Context, s api.Spec) error {
+		switch s.Name {
+		case "slow":
+			<-ctx.Done()
+			return ctx.Err()
+		case "bad":
+			return errors.New("no such thing")
+		}
+		return nil
+	}
+	err := m.AddAll(context.Background(), []api.Spec{spec("a"), spec("slow"), spec("bad"), spec("c")})
+	if err == nil || err.Error() != "add bad: no such thing" {
+		t.Errorf("got %v", err)
+	}
+	if n := len(m.Devices()); n > 2 {
+		t.Errorf("%d devices are left", n)
+	}
+	if _, err := m.Device("slow"); err == nil {
+		t.Error("one that was being started is left")
+	}
+	if err := m.AddAll(context.Background(), nil); err != nil {
+		t.Errorf("none: %v", err)
+	}
+}

@@ -71,6 +71,9 @@ type Spec struct {
 	Poll       bool               // poll the backing for completions
 	Pin        bool               // bind each queue's thread to one of the CPUs of its queue
 	Realtime   int                // SCHED_FIFO priority of the queues' threads; 0: none
+
+	// Numbered, if set, is called when the driver has given the device its number.
+	Numbered func()
 }
 
 // CompensateAuto as [Spec.Compensate] asks for a measurement.

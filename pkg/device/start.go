@@ -72,6 +72,9 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.records.remove(spec.Name))
 	}
+	if spec.Numbered != nil {
+		spec.Numbered()
+	}
 	// From here on there is a ublk device, and teardown knows how to undo all.
 	if err := d.announce(ctx); err != nil {
 		return nil, errors.Join(err, d.undo(ctx))

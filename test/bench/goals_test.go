@@ -54,6 +54,8 @@ func perfect() *data {
 	d.parts[throughputPart].figure(figureResident, 8<<20)
 	d.parts[throughputPart].figure(figureStart, 1.9)
 	d.parts[accuracyPart].figure(figureStartOne, 1.9)
+	d.parts[throughputPart].figure(figureFile, 1.9)
+	d.parts[accuracyPart].figure(figureFileOne, 1.9)
 	d.results = group(d.all)
 	return d
 }

@@ -163,11 +163,16 @@ func idleDevices(d *data) goal {
 	} else {
 		g.lack("memory")
 	}
-	for _, start := range []struct{ part, figure string }{{accuracyPart, figureStartOne}, {throughputPart, figureStart}} {
+	for _, start := range []struct{ what, figure string }{
+		{"added one by one, " + accuracyPart, figureStartOne},
+		{"added one by one, " + throughputPart, figureStart},
+		{"of one file, " + accuracyPart, figureFileOne},
+		{"of one file, " + throughputPart, figureFile},
+	} {
 		if v, ok := d.figure(start.figure); ok {
-			g.below("start of 32 devices, "+start.part, v, 2, " s")
+			g.below("start of 32 devices "+start.what, v, 2, " s")
 		} else {
-			g.lack("start of 32 devices, %s", start.part)
+			g.lack("start of 32 devices %s", start.what)
 		}
 	}
 	return g

@@ -85,7 +85,7 @@ func guest(ctx context.Context, o guestOptions) (err error) {
 	case whole && o.part == throughputPart:
 		r.manyDevices()
 	case whole && o.part == accuracyPart:
-		r.startMany(figureStartOne)
+		r.startMany(figureStartOne, figureFileOne)
 	}
 	r.finishCurves()
 	return errors.Join(ctx.Err(), r.facts.write(r.factsFile))

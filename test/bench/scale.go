@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +21,8 @@ import (
 const (
 	figureStart    = "start_32_devices_s" // from the first add to the last's return
 	figureStartOne = "start_32_devices_accuracy_s"
+	figureFile     = "start_32_devices_of_a_file_s" // from the daemon's start until it serves
+	figureFileOne  = "start_32_devices_of_a_file_accuracy_s"
 	figureResident = "resident_a_device_B"  // of an idle one of depth 4096
 	figureEmpty    = "resident_no_device_B" // of a daemon without devices
 )
@@ -49,7 +53,7 @@ func (r *run) manyDevices() {
 	if err := r.resident(); err != nil {
 		r.facts.fail("memory of an idle device: %v", err)
 	}
-	r.startMany(figureStart)
+	r.startMany(figureStart, figureFile)
 }
 
 // eightDevices measures one device, then eight at once, each on a disk of its
@@ -111,7 +115,7 @@ func (r *run) eightDevices(round int, target string) (err error) {
 
 // startOnLastCPU starts a daemon that may use the last CPU only, as this thread
 // may while it starts it.
-func startOnLastCPU(bin, name string) (d *fixture.Daemon, err error) {
+func startOnLastCPU(bin, name string, flags ...string) (d *fixture.Daemon, err error) {
 	var all, last unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return nil, fmt.Errorf("read the CPU affinity: %w", err)
@@ -121,7 +125,7 @@ func startOnLastCPU(bin, name string) (d *fixture.Daemon, err error) {
 		return nil, fmt.Errorf("use one CPU: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &all)) }()
-	return fixture.StartDaemon(bin, name)
+	return fixture.StartDaemon(bin, name, flags...)
 }
 
 // resident finds what an idle device of the greatest depth occupies.
@@ -150,18 +154,23 @@ func (r *run) resident() (err error) {
 	return nil
 }
 
-// startMany times the adding of many devices, one after the other, through the Go
-// client.
-func (r *run) startMany(figure string) {
-	if err := r.timeStart(figure); err != nil {
-		r.facts.fail("start of %d devices: %v", manyStarted, err)
+// startMany times the start of many devices: added one after the other through
+// the Go client, and by a daemon that has them in its file.
+func (r *run) startMany(added, ofFile string) {
+	for figure, start := range map[string]func() (time.Duration, error){added: r.timeAdding, ofFile: r.timeFile} {
+		took, err := start()
+		if err != nil {
+			r.facts.fail("start of %d devices: %v", manyStarted, err)
+			continue
+		}
+		r.facts.figure(figure, took.Seconds())
 	}
 }
 
-func (r *run) timeStart(figure string) (err error) {
+func (r *run) timeAdding() (took time.Duration, err error) {
 	d, err := fixture.StartDaemon(r.bin, "bench")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -170,9 +179,31 @@ func (r *run) timeStart(figure string) (err error) {
 	began := time.Now()
 	for i := range manyStarted {
 		if _, err := c.Add(ctx, api.Spec{Name: fmt.Sprintf("bench%d", i), Backing: "null:1G", Delay: "1ms"}); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	r.facts.figure(figure, time.Since(began).Seconds())
-	return nil
+	return time.Since(began), nil
+}
+
+func (r *run) timeFile() (took time.Duration, err error) {
+	dir, err := os.MkdirTemp("", "delayd-bench-file-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var text strings.Builder
+	for i := range manyStarted {
+		fmt.Fprintf(&text, "[[device]]\nname = \"bench%d\"\nbacking = \"null:1G\"\ndelay = \"1ms\"\n", i)
+	}
+	path := filepath.Join(dir, "many.toml")
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	d, err := fixture.StartDaemon(r.bin, "bench", "--config", path)
+	took = time.Since(began)
+	if err == nil {
+		err = d.Close()
+	}
+	return took, err
 }
