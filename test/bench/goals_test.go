@@ -13,6 +13,7 @@ func perfect() *data {
 	d := &data{name: "uml", parts: map[string]*Facts{
 		accuracyPart:   {Kernel: "7.3.4 (UML, HZ=100, 1 CPU)", CPUs: 1, Rounds: 3, Began: time.Unix(0, 0)},
 		throughputPart: {Kernel: "7.3.4 (UML, HZ=100, 2 CPUs)", CPUs: 2, Rounds: 3, Began: time.Unix(0, 0)},
+		classicPart:    {Kernel: "7.3.4 (UML, HZ=100, 1 CPU)", CPUs: 1, Rounds: 3, Began: time.Unix(0, 0)},
 		nativePart:     {Host: "a machine", Versions: map[string]string{"fio": "3.33"}},
 	}}
 	add := func(part string, target string, delay float64, op string, jobs, depth, bytes int, p50, iops float64) {
@@ -34,7 +35,7 @@ func perfect() *data {
 	}
 	for i, c := range classicPoints {
 		for target, iops := range map[string]float64{limitTarget: 100, dmTarget: 100, delaydCompTarget: []float64{98, 98, 98, 98, 91}[i]} {
-			add(throughputPart, target, us(c.delay), c.op, c.jobs, c.depth, 4096, 1, iops)
+			add(classicPart, target, us(c.delay), c.op, c.jobs, c.depth, 4096, 1, iops)
 		}
 	}
 	for target, iops := range map[string]float64{rawTarget: 100, delaydTarget: 91, delaydCopyTarget: 50} {

@@ -22,7 +22,7 @@ var classicPoints = []struct {
 // classic is the measurement of one of them.
 func (d *data) classic(i int, target string) (Measurement, bool) {
 	c := classicPoints[i]
-	return d.results.summary(point{Part: throughputPart, Target: target, DelayUS: us(c.delay), Op: c.op, Jobs: c.jobs, Depth: c.depth, Bytes: 4096})
+	return d.results.summary(point{Part: classicPart, Target: target, DelayUS: us(c.delay), Op: c.op, Jobs: c.jobs, Depth: c.depth, Bytes: 4096})
 }
 
 func classicFive(d *data) goal {

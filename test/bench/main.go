@@ -17,6 +17,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -51,8 +53,8 @@ func command(ctx context.Context, args []string) error {
 		f.BoolVar(&o.quick, "quick", false, "measure the core of it")
 		f.StringVar(&o.only, "only", "", "measure one `TARGET`, to try it")
 		run = func() (err error) {
-			if o.part != accuracyPart && o.part != throughputPart {
-				return fmt.Errorf("-part %q: want %s or %s", o.part, accuracyPart, throughputPart)
+			if !slices.Contains(guestParts, o.part) {
+				return fmt.Errorf("-part %q: want %s", o.part, strings.Join(guestParts, ", "))
 			}
 			if o.bin, err = filepath.Abs(o.bin); err != nil {
 				return err

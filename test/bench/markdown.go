@@ -51,7 +51,7 @@ func (d *data) where() string {
 		}
 		s = append(s, "Programs: "+strings.Join(programs, ", ")+".")
 	}
-	for _, part := range []string{accuracyPart, throughputPart} {
+	for _, part := range guestParts {
 		if f := d.parts[part]; f != nil {
 			quick := ""
 			if f.Quick {
@@ -189,7 +189,7 @@ func (d *data) classicTable(b *strings.Builder) {
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "The classic five on a device of 1 GiB, IOPS (possible: jobs × depth ÷ delay).\n\n")
+	fmt.Fprintf(b, "The classic five on a device of 1 GiB, %s, IOPS (possible: jobs × depth ÷ delay).\n\n", count(d.cpus(classicPart), "CPU"))
 	table(b, append([]string{"", "possible"}, delayTargets...), rows)
 }
 
@@ -277,7 +277,7 @@ func (d *data) goalTable(b *strings.Builder) {
 // gaps says what was not measured and why.
 func (d *data) gaps(b *strings.Builder) {
 	var lines []string
-	for _, part := range []string{accuracyPart, throughputPart, nativePart} {
+	for _, part := range slices.Concat(guestParts, []string{nativePart}) {
 		f := d.parts[part]
 		if f == nil {
 			lines = append(lines, fmt.Sprintf("%s: this part left no results", part))

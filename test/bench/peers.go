@@ -100,12 +100,13 @@ func (b *bench) openKublk(queues int, zeroCopy bool, flags ...string) (*served, 
 }
 
 // noScheduler takes a disk's I/O scheduler away. A disk that has just appeared
-// answers ENOENT until its queue is there (block/elevator.c, elv_iosched_store).
+// answers ENOENT until its queue is there, and EBUSY while it is changed
+// (block/elevator.c, elv_iosched_store).
 func noScheduler(disk string) error {
 	path := "/sys/block/" + disk + "/queue/scheduler"
 	for end := time.Now().Add(serverLimit); ; time.Sleep(time.Millisecond) {
 		err := os.WriteFile(path, []byte("none"), 0)
-		if !errors.Is(err, os.ErrNotExist) || time.Now().After(end) {
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
 			return err
 		}
 	}

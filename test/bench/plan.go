@@ -24,8 +24,12 @@ func (s step) inFlight() int {
 // Parts of a run. Each has a guest of its own.
 const (
 	accuracyPart   = "accuracy"   // delays; on uml with one CPU, which gives the cleanest times
-	throughputPart = "throughput" // IOPS, zero copy, many devices; with two CPUs
+	classicPart    = "classic"    // the classic five; as accuracy
+	throughputPart = "throughput" // IOPS without delay, zero copy, many devices; with two CPUs
 )
+
+// guestParts are those that are measured in a guest.
+var guestParts = []string{accuracyPart, classicPart, throughputPart}
 
 var allDelays = []time.Duration{
 	0, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
@@ -121,6 +125,9 @@ func (s scope) plan(part string, round int, targets []target) []step {
 		}
 		return steps
 	}
+	if part == classicPart {
+		return s.classicSteps(round, targets)
+	}
 	copying := []string{rawTarget, loopTarget, kublkTarget, kublkCopyTarget, delaydTarget, delaydCopyTarget}
 	for _, t := range targets {
 		if !t.can(0) {
@@ -132,8 +139,13 @@ func (s scope) plan(part string, round int, targets []target) []step {
 		}
 		steps = append(steps, step{t, 0, loads})
 	}
+	return steps
+}
+
+// classicSteps are the classic five, in the rounds that have them.
+func (s scope) classicSteps(round int, targets []target) (steps []step) {
 	if round > s.classic {
-		return steps
+		return nil
 	}
 	for _, d := range []time.Duration{time.Millisecond, 10 * time.Millisecond} {
 		for _, t := range targets {

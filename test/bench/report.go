@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -47,7 +48,7 @@ func (d *data) figure(name string) (float64, bool) {
 // is not there is left out, and the report says so.
 func report(o reportOptions) error {
 	d := &data{name: o.kernel, parts: map[string]*Facts{}}
-	for _, part := range []string{accuracyPart, throughputPart, nativePart} {
+	for _, part := range slices.Concat(guestParts, []string{nativePart}) {
 		f, err := readFacts(filepath.Join(o.from, part+".run.json"))
 		if err != nil {
 			return err
