@@ -14,11 +14,13 @@ import (
 // the runtime's monitor; one that gives the P back sleeps undisturbed but pays
 // the Go scheduler on its return. So a queue that had work a moment ago waits
 // in short slices that keep the P, and one that has been quiet for some of them
-// gives it back and sleeps for as long as it takes. One that waits for a
-// deadline no further than a slice keeps the P up to it.
+// gives it back and sleeps for as long as it takes, but for the last stretch
+// before a deadline: what it takes to get a P again is over by then, and what is
+// learned of late sleeps is learned of those that keep it.
 const (
 	slice       = int64(20 * time.Millisecond) // the monitor interrupts it after 10
 	quietSlices = 3
+	lastStretch = int64(5 * time.Millisecond)
 )
 
 // stolen is a gap between two looks at the clock, while spinning, that a loaded
@@ -76,6 +78,9 @@ func (q *queue) sleep(timeout int64) error {
 			asked = slice
 		} else {
 			block = uring.ReleaseP
+			if timeout > 0 {
+				asked = timeout - lastStretch
+			}
 			if timeout < 0 && q.touched > keepBytes && q.busy == 0 && q.deferred {
 				if awake, err := q.giveBack(); awake || err != nil {
 					return err
@@ -94,7 +99,7 @@ func (q *queue) sleep(timeout int64) error {
 	}
 	q.look()
 	q.cells.Slept(q.now - slept)
-	if asked >= 0 && q.now-slept >= asked && !q.ring.Ready() {
+	if block == uring.HoldP && asked >= 0 && q.now-slept >= asked && !q.ring.Ready() {
 		q.wait.waiter.Learn(slept+asked, q.now)
 	}
 	return err
