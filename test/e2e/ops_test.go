@@ -115,7 +115,9 @@ func (c zeroCase) run(t *testing.T, d *daemon) {
 		if c.frees {
 			want = opsLong
 		}
-		if freed := space - allocated(t, file); freed != want {
+		// A hole may cost the file system a block more for its map of the file.
+		const slack = 64 << 10
+		if freed := space - allocated(t, file); freed < want-slack || freed > want+slack {
 			t.Errorf("%s takes %d bytes less, want %d", file, freed, want)
 		}
 	}
