@@ -84,7 +84,9 @@ func TestFileHoles(t *testing.T) {
 			t.Fatalf("%v: %v", tc.r.Op, errno(res))
 		}
 		now := blocks()
-		if full-now != tc.less {
+		// A hole may cost the file system a block more for its map of the file.
+		const slack = 64 << 10
+		if less := full - now; less < tc.less-slack || less > tc.less+slack {
 			t.Errorf("%v, nounmap %v: %d bytes given back, want %d", tc.r.Op, tc.r.NoUnmap, full-now, tc.less)
 		}
 		full = now
