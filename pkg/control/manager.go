@@ -19,8 +19,8 @@ type Starter interface {
 	// validated and has its defaults filled in. On error nothing is left
 	// behind; an error that is not an *[api.Problem] becomes
 	// [api.ProblemFailed]. It calls numbered once the device has its number,
-	// long before it returns: whoever starts several gives them their numbers
-	// in order so.
+	// long before it returns: whoever starts several at once can have them
+	// numbered in order.
 	Start(ctx context.Context, s api.Spec, numbered func()) (Device, error)
 }
 

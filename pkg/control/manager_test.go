@@ -370,8 +370,8 @@ func TestAddAll(t *testing.T) {
 	}
 }
 
-// The first that fails ends it: what is being started is undone, the rest is not
-// begun.
+// The first that fails ends it: what is being started is undone. One more may
+// have begun, for this one fails after it has its number.
 func TestAddAllWithOneThatFails(t *testing.T) {
 	m, starter := newManager(t, Options{})
 	starter.start = func(ctx context.Context, s api.Spec) error {

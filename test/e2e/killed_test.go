@@ -14,9 +14,6 @@ import (
 // whichever way they were at it.
 func TestKilledWithRequestsAtTheBacking(t *testing.T) {
 	needUblk(t)
-	slow := func(attrs fixture.NullBlkAttrs) fixture.NullBlkAttrs {
-		return attrs.With("mbps", 1).With("max_sectors", 8)
-	}
 	for _, c := range []struct {
 		name  string
 		disk  fixture.NullBlkAttrs
@@ -30,7 +27,7 @@ func TestKilledWithRequestsAtTheBacking(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := startDaemon(t)
-			disk := fixture.For(t).Filled(slow(c.disk))
+			disk := fixture.For(t).Filled(c.disk.Throttled())
 			path := d.add("killed", append([]string{"--backing", disk.Path}, c.flags...)...)
 			if s := d.show("killed"); s.ZeroCopied != c.zeroCopied || s.Polled != c.polled {
 				t.Errorf("zero copied %v, polled %v; want %v, %v", s.ZeroCopied, s.Polled, c.zeroCopied, c.polled)
@@ -44,8 +41,8 @@ func TestKilledWithRequestsAtTheBacking(t *testing.T) {
 	}
 }
 
-// killedUnderLoad kills a daemon whose device has 128 writes at the
-// backing, which takes half a second for them.
+// killedUnderLoad kills a daemon whose device has 128 writes at the backing,
+// which takes half a second for them.
 func killedUnderLoad(t *testing.T, d *daemon, device, backing string) {
 	t.Helper()
 	k := openDisk(t, device, unix.O_RDWR)
