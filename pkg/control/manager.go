@@ -170,7 +170,12 @@ func (m *Manager) add(ctx context.Context, s api.Spec, numbered func()) (api.Dev
 	dev, err := m.o.Starter.Start(ctx, s, numbered)
 	if err != nil {
 		m.release(s.Name)
-		m.o.Log.Error("device not added", "device", s.Name, "backing", s.Backing, "error", err)
+		if ctx.Err() != nil {
+			// The reason is with whoever gave it up.
+			m.o.Log.Info("device given up while it was added", "device", s.Name, "backing", s.Backing)
+		} else {
+			m.o.Log.Error("device not added", "device", s.Name, "backing", s.Backing, "error", err)
+		}
 		return api.Device{}, problemOf(err)
 	}
 	m.mu.Lock()
